@@ -206,7 +206,8 @@ fn run(
         background.shutdown_timeout(LAST_WAIT);
         result
     }));
-    let result = served.unwrap_or_else(|_| Err(anyhow::anyhow!("a fault of ours ended the daemon; see its log")));
+    let result =
+        served.unwrap_or_else(|_| Err(anyhow::anyhow!("an internal error (bug) ended the daemon; see its log")));
     if let (Err(error), false) = (&result, log.target == Target::Stderr) {
         tracing::error!("{}", chain(&**error));
     }

@@ -28,7 +28,7 @@ macro_rules! subjects {
         }
 
         impl Subject {
-            /// Its kind.
+            /// The kind of the subject.
             pub const fn kind(&self) -> SubjectKind {
                 match self {
                     $(Self::$name(_) => SubjectKind::$name,)+
@@ -86,7 +86,7 @@ subjects! {
     Variables(String),
     /// A setting of the configuration, such as `limits.live_runs`.
     Setting(String),
-    /// A path.
+    /// A path of the file system.
     Path(String),
     /// A user, by the user id.
     User(u32),

@@ -59,7 +59,7 @@ fn main() {
         ["hold", count] => hold(count.parse().unwrap(), b""),
         ["half-frames", count] => hold(count.parse().unwrap(), &vec![b'a'; 8_000_000]),
         ["leave-lingering", way] => lingering::leave(way),
-        // As a keeper is called by whoever starts it so.
+        // With the command line of a keeper, which any process may choose.
         ["keeper", program, words @ ..] => drop(Command::new(program).args(words).status()),
         ["ask-once", line] => match UnixStream::connect(path()) {
             Ok(stream) => println!("{}", ask_over(stream, line)),

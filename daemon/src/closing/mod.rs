@@ -1,17 +1,17 @@
 //! Closes connections and what is in flight in them, on threads that may wait.
 //!
-//! A peer may send any descriptor over a unix socket. Where it is not received, the kernel lets go of it when the
-//! socket is closed, or when the bytes beside it are read without room for it, and it does so in the thread that closes
-//! or reads. If that was the last reference, the thread waits for whatever the file waits for: a TCP socket with
-//! SO_LINGER for up to an hour. So no worker of a runtime may let go of a socket that another process can send over.
-//! The last drop of such a socket is handed to these threads. What is in flight is let go of in flight: it is never
-//! received in order to be closed, since the close of a received descriptor may hang where no signal helps (a file of
-//! FUSE is flushed then, but not when it is let go of in flight).
+//! A peer may send any descriptor over a Unix socket. The kernel releases a descriptor that is not received when the
+//! socket is closed, or when the bytes beside it are read without a control buffer. It does so in the thread that closes
+//! or reads. The release of the last reference may block that thread: a TCP socket with SO_LINGER does for up to an hour.
+//! So no worker of a runtime may drop a socket that another process can send descriptors over. The last drop of such a
+//! socket is handed to these threads. A descriptor in flight is released in flight, and never received for that: the
+//! close of a received descriptor may block where no signal helps (a FUSE file is flushed by close, and not by a release
+//! in flight).
 //!
-//! A thread that waits is interrupted ([`interrupting`]). More threads are started while all are busy, up to a bound.
-//! The queue is bounded by the callers: each piece of work holds the place, a connection's or one of those that are
-//! refused, until it is done. SO_PASSRIGHTS (Linux 6.16) is not used: a client sends the descriptor of its working
-//! directory beside its first bytes, before the daemon knows whose it is.
+//! A blocked thread is interrupted ([`interrupting`]). More threads are started while all are busy, up to a bound. The
+//! callers bound the queue: each piece of work holds a place until it is done, that of its connection, or one of the
+//! places for refused connections. SO_PASSRIGHTS (Linux 6.16) is not used: a client sends the descriptor of its working
+//! directory beside its first bytes, before the daemon knows the rights of the client.
 //!
 //! Owns these threads. Must never know a connection or a run, nor drop anything on the thread of the caller.
 
@@ -33,7 +33,7 @@ use tracing::{error, warn};
 
 use interrupting::interruptibly;
 
-/// Most threads.
+/// Most threads at once.
 const MOST: usize = 32;
 /// How long a thread without work stays; one of them stays for ever.
 const IDLE: Duration = Duration::from_secs(5);

@@ -32,7 +32,7 @@ pub struct Provider {
 /// What the configuration knows of a dialect. Each that goes over HTTP declares its own beside its code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DialectRules {
-    /// Its name.
+    /// The name of the dialect in the configuration.
     pub name: &'static str,
     /// Where it is spoken, where nothing else is configured.
     pub home: &'static str,

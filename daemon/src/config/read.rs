@@ -35,7 +35,7 @@ pub struct ConfigSource {
 /// A configuration that was read and checked.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// The configuration.
+    /// The configuration that the files come to.
     pub config: Config,
     /// The files that were read, in the order in which they count; none if the defaults are all there is.
     pub files: Vec<PathBuf>,

@@ -361,7 +361,7 @@ impl Past {
             let why = match read {
                 Some(Ok(read)) => return Some(read),
                 Some(Err(error)) => error.to_string(),
-                None => "a fault of ours ended the reading".to_owned(),
+                None => "an internal error (bug) ended the reading".to_owned(),
             };
             tracing::error!(why, attempt, "what a subscriber follows cannot be read");
             if attempt == MOST_ATTEMPTS {

@@ -405,8 +405,8 @@ impl<J: Journal> Driver<J> {
         self.parts.inbox.turn_is_over();
     }
 
-    /// A cancel cannot be recorded while stuck, but the calls of its runs are ended: one of them may be the process that
-    /// holds the journal. How they end is recorded as soon as a commit succeeds, and then the cancel can be asked again.
+    /// A cancel cannot be recorded while stuck, but the calls of its runs are ended: a process of theirs may hold the
+    /// journal. Their ends are recorded as soon as a commit succeeds. Then the cancel can be sent again.
     fn end_calls(&self, wanted: &Wanted, caller: Caller) {
         let Wanted::Command(Command::Cancel { select, force }, _) = wanted else { return };
         if caller.operator().is_none() {

@@ -52,7 +52,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// What an executor works with.
 pub struct ExecutorConfig {
-    /// Executes calls.
+    /// The part that executes calls.
     pub calls: Arc<dyn ExecuteCall>,
     /// The clients of all configured providers.
     pub providers: Arc<Providers>,

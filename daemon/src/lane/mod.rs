@@ -249,8 +249,8 @@ impl Lane {
         u16::try_from(index).ok().map(ShareId)
     }
 
-    /// Sets the shares. Each ticket goes over to the share that `share_of` names for its run, or to the first; those
-    /// that wait do so in the order of their ages, and nobody has had a turn.
+    /// Sets the shares. Each ticket goes over to the share that `share_of` names for its run, or to the first.
+    /// Waiting tickets keep the order of their ages, and the turns begin anew.
     pub fn set_shares<'n>(&mut self, shares: &[ShareSettings], share_of: &impl Fn(RunId) -> Option<&'n str>) {
         if self.shares.iter().map(|share| &share.settings).eq(shares) {
             return;

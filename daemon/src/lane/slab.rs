@@ -160,7 +160,7 @@ impl Slab {
         of_run.map(|(ticket, slot)| TicketId { slot, generation: ticket.generation })
     }
 
-    /// Every ticket.
+    /// The ids of all tickets, in no order.
     pub(super) fn ids(&self) -> Vec<TicketId> {
         let slots = self.pages.iter().flatten().zip(0u32..).filter(|(ticket, _)| ticket.generation % 2 == 1);
         slots.map(|(ticket, slot)| TicketId { slot, generation: ticket.generation }).collect()

@@ -19,7 +19,7 @@ pub enum JournalRefusal {
     /// The records of a run do not give the run.
     #[error("the records of run {run} cannot be read")]
     Records {
-        /// The run.
+        /// The run whose records they are.
         run: RunId,
     },
     /// The output of a call cannot be read.
@@ -44,13 +44,13 @@ pub enum JournalRefusal {
     /// The path of a backup is not absolute.
     #[error("{} is not absolute", quoted(.path))]
     BackupNotAbsolute {
-        /// The path.
+        /// The path, as the client gave it.
         path: String,
     },
     /// A backup cannot be written.
     #[error("{path}: {why}")]
     Backup {
-        /// The path.
+        /// The file that was to be written.
         path: String,
         /// What is wrong, as the system says.
         why: String,

@@ -114,7 +114,7 @@ pub enum Fault {
     #[error("this call was not expected here")]
     OtherRequest,
     /// The check of a provider ended without a result.
-    #[error("a fault of ours ended the check")]
+    #[error("an internal error (bug) ended the check")]
     CheckLost,
 }
 

@@ -32,7 +32,7 @@ pub enum NameRefusal {
         shown(.name)
     )]
     NameAndId {
-        /// The text.
+        /// The text that the client gave.
         name: String,
         /// The run of that name.
         named: RunId,
@@ -45,7 +45,7 @@ pub enum NameRefusal {
         shown(.name)
     )]
     NameAndInteraction {
-        /// The text.
+        /// The text that the client gave.
         name: String,
         /// The interaction whose id begins so.
         interaction: InteractionId,
@@ -67,7 +67,7 @@ pub enum NameRefusal {
     /// The run has no such call.
     #[error("run {run} has no call {call}")]
     NoCall {
-        /// The run.
+        /// The run that was to have the call.
         run: RunId,
         /// The id of the call.
         call: CallId,

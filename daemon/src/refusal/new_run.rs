@@ -25,13 +25,13 @@ pub enum NewRunRefusal {
     /// The client can send variables of its environment along, and the configuration wants some.
     #[error("the configuration wants variables of the client's environment sent along (tool.shell.pass)")]
     PassVariables {
-        /// Their names.
+        /// The names of the variables.
         names: Vec<Arc<str>>,
     },
     /// A live run has the name.
     #[error("the live run {run} has the name {name:?}")]
     NameTaken {
-        /// The name.
+        /// The name that both runs would have.
         name: String,
         /// The run that has it.
         run: RunId,
@@ -68,19 +68,19 @@ pub enum NewRunRefusal {
     /// The run that submits is no longer there.
     #[error("the parent {parent} is gone")]
     ParentGone {
-        /// That run.
+        /// The run that submits.
         parent: RunId,
     },
     /// The run that submits has ended.
     #[error("the parent {parent} has ended")]
     ParentEnded {
-        /// That run.
+        /// The run that submits.
         parent: RunId,
     },
     /// The run that submits is being ended.
     #[error("the parent {parent} is being ended")]
     ParentBeingEnded {
-        /// That run.
+        /// The run that submits.
         parent: RunId,
     },
     /// The tree has as many levels as it may have.

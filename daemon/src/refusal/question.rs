@@ -9,13 +9,13 @@ pub enum QuestionRefusal {
     /// The run asks nothing.
     #[error("run {run} asks nothing")]
     AsksNothing {
-        /// The run.
+        /// The run that was to be answered.
         run: RunId,
     },
     /// Another client was first.
     #[error("{} answered {interaction} first, at {at}", user(*.by))]
     Answered {
-        /// The interaction.
+        /// The interaction that is settled.
         interaction: InteractionId,
         /// The user of that client, where it is known.
         by: Option<u32>,
@@ -25,15 +25,15 @@ pub enum QuestionRefusal {
     /// Its run has ended.
     #[error("{interaction} is no longer asked: run {run} has ended")]
     NoLongerAsked {
-        /// The interaction.
+        /// The interaction that was closed.
         interaction: InteractionId,
-        /// Its run.
+        /// The run that had asked.
         run: RunId,
     },
     /// It was there when it was found, and is gone.
     #[error("no interaction {interaction}")]
     Gone {
-        /// The interaction.
+        /// The interaction that was named.
         interaction: InteractionId,
     },
 }

@@ -17,7 +17,7 @@ pub enum SpecRefusal {
     /// A text has too many bytes as JSON.
     #[error("{text} has {bytes} bytes as JSON; at most {most} are taken (limits.text_bytes)")]
     TextTooLarge {
-        /// Which text.
+        /// The text that is too large.
         text: Text,
         /// Its size as JSON, in bytes.
         bytes: usize,
@@ -27,7 +27,7 @@ pub enum SpecRefusal {
     /// A text has too many bytes.
     #[error("{text} has {bytes} bytes; at most {most} are taken")]
     TooLong {
-        /// Which text.
+        /// The text that is too long.
         text: Text,
         /// Its size in bytes.
         bytes: usize,
@@ -48,7 +48,7 @@ pub enum SpecRefusal {
         u32::from(*.character)
     )]
     Character {
-        /// Which text.
+        /// The text that has the character.
         text: Text,
         /// The first such character.
         character: char,
@@ -56,7 +56,7 @@ pub enum SpecRefusal {
     /// A text is empty.
     #[error("{text} is empty")]
     Empty {
-        /// Which text.
+        /// The text that is empty.
         text: Text,
     },
     /// There is neither a prompt nor a script.
@@ -65,13 +65,13 @@ pub enum SpecRefusal {
     /// The name is a whole id.
     #[error("{name:?} is an id, and cannot be a name")]
     NameIsId {
-        /// The name.
+        /// The name that was wanted.
         name: String,
     },
     /// The name is the beginning of the id of a run.
     #[error("{name:?} is the beginning of the id of {}, and cannot be a name", a_run(*.run))]
     NameBeginsId {
-        /// The name.
+        /// The name that was wanted.
         name: String,
         /// The run; `None` where the caller may not know it.
         run: Option<RunId>,
@@ -82,19 +82,19 @@ pub enum SpecRefusal {
         shown(.name)
     )]
     NameForm {
-        /// The name.
+        /// The name that was wanted.
         name: String,
     },
     /// There are too many labels.
     #[error("a run has at most {most} labels")]
     TooManyLabels {
-        /// The bound.
+        /// Most labels of a run.
         most: usize,
     },
     /// A label has a key or a value that no label has.
     #[error("the label {} does not do: keys have 1 to 63 bytes without '=' and ',', values at most 255", shown(.key))]
     Label {
-        /// Its key.
+        /// The key of the label.
         key: String,
     },
     /// A limit on steps or tokens is 0.
@@ -115,7 +115,7 @@ pub enum SpecRefusal {
     /// A limit of calls is out of its bounds.
     #[error("the limit {} is a number from {} to {}", .limit.name(), .limit.bounds().start(), .limit.bounds().end())]
     CallLimit {
-        /// Which limit.
+        /// The limit that is out of bounds.
         limit: CallLimit,
     },
     /// The deadline has passed.
@@ -159,7 +159,7 @@ pub enum SpecRefusal {
     /// The provider plays scripts, and there is none.
     #[error("the provider {provider:?} is scripted: give it a script (--script FILE)")]
     NoScript {
-        /// The provider.
+        /// The provider that plays scripts.
         provider: Arc<str>,
     },
     /// No model is named.
@@ -174,7 +174,7 @@ pub enum SpecRefusal {
         .model.as_deref().map(|model| format!(" for the model {model:?}")).unwrap_or_default()
     )]
     NoPrice {
-        /// The provider.
+        /// The provider that has no price.
         provider: Arc<str>,
         /// The model, where one is chosen.
         model: Option<Arc<str>>,
@@ -190,7 +190,7 @@ pub enum SpecRefusal {
     /// The path of the working directory is not absolute.
     #[error("the working directory {} is not absolute", quoted(.path))]
     WorkdirNotAbsolute {
-        /// The path.
+        /// The path, as the client gave it.
         path: String,
     },
     /// A variable cannot be taken.

@@ -14,13 +14,13 @@ pub enum SubscriptionRefusal {
     /// More runs than one subscription can follow.
     #[error("the tree has more than {most} runs; follow all events, or a part of the tree")]
     TreeTooLarge {
-        /// The bound.
+        /// Most runs of a subscription.
         most: u32,
     },
     /// It is to begin after an event that has not happened.
     #[error("event {after} has not happened; the last one is {last}")]
     NotHappened {
-        /// That event.
+        /// The number of the event that was named.
         after: Seq,
         /// The last one that has happened.
         last: Seq,

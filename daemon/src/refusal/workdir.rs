@@ -15,7 +15,7 @@ pub enum WorkdirRefusal {
         quoted(.path)
     )]
     Other {
-        /// The path.
+        /// The path of the directory.
         path: String,
         /// The folder that the daemon finds there.
         found: Box<FolderId>,
@@ -25,7 +25,7 @@ pub enum WorkdirRefusal {
     /// The daemon cannot open it.
     #[error("the working directory {} {why}{}", quoted(.path), hint(*.there))]
     NotThere {
-        /// The path.
+        /// The path of the directory.
         path: String,
         /// What is wrong, as the one who looked says: "does not exist".
         why: String,
@@ -35,7 +35,7 @@ pub enum WorkdirRefusal {
     /// It does not answer.
     #[error("the working directory {} {why}; try again later, or submit from another folder", quoted(.path))]
     Silent {
-        /// The path.
+        /// The path of the directory.
         path: String,
         /// For how long, as the one who looked says.
         why: String,

@@ -124,7 +124,7 @@ pub enum ServeError {
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// The driver's thread has ended without a result.
-    #[error("a fault of ours ended the driver; see the log")]
+    #[error("an internal error (bug) ended the driver; see the log")]
     Driver,
 }
 

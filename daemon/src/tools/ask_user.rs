@@ -14,7 +14,7 @@ pub(super) struct AskUser;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The question.
+    /// The question for the person.
     question: Arc<str>,
 }
 

@@ -37,7 +37,7 @@ pub fn catalogue() -> Catalogue {
     ])
 }
 
-/// A tool.
+/// A tool that a model can call: its description, its arguments, its plan and its result. Pure.
 pub trait Tool: Send + Sync {
     /// The name by which a model calls it.
     fn name(&self) -> &str;

@@ -53,13 +53,13 @@ pub enum Transition {
 /// The run that is to be started. All else it has from the run that calls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Spawn {
-    /// Its task.
+    /// The task of the child.
     pub prompt: Option<Arc<str>>,
-    /// Its name.
+    /// The name of the child.
     pub name: Option<Arc<str>>,
     /// The script that it plays.
     pub script: Option<Arc<Script>>,
-    /// Its labels.
+    /// The labels of the child.
     pub labels: std::collections::BTreeMap<String, String>,
 }
 
@@ -124,7 +124,7 @@ pub enum Refused {
     /// Its arguments cannot be read.
     #[error("bad arguments of {tool}: {why}; it takes {usage}")]
     Arguments {
-        /// The tool.
+        /// The tool whose arguments they are.
         tool: String,
         /// What is wrong.
         why: String,
@@ -141,7 +141,7 @@ pub enum Refused {
 pub struct Finished<'a> {
     /// The run that made the call.
     pub run: RunId,
-    /// The call.
+    /// The call that the process was started for.
     pub call: CallId,
     /// The tool, by the name that it was called by.
     pub tool: &'a Arc<str>,

@@ -374,7 +374,7 @@ fn whole() -> Vec<Row> {
     let mut rows = rows! { Fault:
         Fault::OtherReply = Fault::OtherReply => -32603 "fault" NONE, "the world answered something else";
         Fault::OtherRequest = Fault::OtherRequest => -32603 "fault" NONE, "this call was not expected here";
-        Fault::CheckLost = Fault::CheckLost => -32603 "fault" NONE, "a fault of ours ended the check";
+        Fault::CheckLost = Fault::CheckLost => -32603 "fault" NONE, "an internal error (bug) ended the check";
     };
     let partly = R::Partly { done: 200, why: Box::new(R::Stopping { undecided: true }) };
     rows.extend(rows! { R:

@@ -28,7 +28,7 @@ use crate::control::rights::Who;
 
 /// First wait after a connection could not be accepted; it doubles from there.
 const FIRST_WAIT_MS: u64 = 10;
-/// Longest wait.
+/// The longest of these waits.
 const LONGEST_WAIT_MS: u64 = 1000;
 /// Connections that are refused and not closed yet, at once. Further peers wait in the kernel's queue until one is: a
 /// millisecond or two for each thread that closes, even if each of these has sent what hangs.
@@ -552,7 +552,7 @@ mod tests {
         }
     }
 
-    /// As many as want to: those that are refused, and what hangs in them, keep nobody from being accepted.
+    /// Refused connections, however many and with whatever hangs in them, do not delay an accepted one.
     #[tokio::test]
     async fn refused_peers_that_have_sent_what_hangs_keep_no_other_waiting() {
         let dir = tempfile::tempdir().unwrap();
