@@ -113,11 +113,7 @@ impl Deref for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some((stream, place)) = self.kept.take() {
-            end(&stream);
-            apart(move || {
-                drain(&stream);
-                drop((stream, place));
-            });
+            close(stream, place);
         }
     }
 }
@@ -144,18 +140,19 @@ impl Refused {
 impl Drop for Refused {
     fn drop(&mut self) {
         if let Some((stream, place)) = self.kept.take() {
-            end(&stream);
-            apart(move || {
-                drain(&stream);
-                drop((stream, place));
-            });
+            close(stream, place);
         }
     }
 }
 
-/// Ends a connection in both directions: the peer reads what was written, and then its end, and can send no more.
-fn end(stream: impl AsFd) {
-    _ = shutdown(stream, Shutdown::Both);
+/// Ends a connection in both directions: the peer reads what was written, and then its end, and can send no more. The
+/// close itself, and the end of its place, come on the threads for that.
+fn close(stream: impl AsFd + Send + 'static, place: impl Send + 'static) {
+    _ = shutdown(&stream, Shutdown::Both);
+    apart(move || {
+        drain(&stream);
+        drop((stream, place));
+    });
 }
 
 /// Reads what has come and what nothing reads: otherwise the peer would see a reset behind what was written to it. Ends
