@@ -7,18 +7,18 @@
 //! kernel: any user may have written to the lock file. Owns these rules; must never know journals or runs.
 #![forbid(unsafe_code)]
 
-mod anew;
+mod atomic_create;
 mod dir;
-mod existing;
 pub mod locks;
+mod overwrite;
 mod private_group;
 mod regular;
 mod remove;
 mod trusted;
 
-pub use anew::{Anew, remove_left};
+pub use atomic_create::{Anew, remove_left};
 pub use dir::{Dir, Refusal};
-pub use existing::open_to_write;
+pub use overwrite::open_to_write;
 pub use regular::{NotRegular, Opening, Writing, open_own, open_regular, read_regular};
 pub use trusted::{Trusted, is_ours, open_trusted};
 
