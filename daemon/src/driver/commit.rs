@@ -27,7 +27,7 @@ use crate::control::request::{Request, Wanted};
 use crate::fair_queue::Party;
 use crate::journal::failpoints::{self, Point};
 use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
-use crate::observe::happened;
+use crate::observe::log_events;
 use crate::refusal::{HeldRequest, JournalRefusal, Refusal};
 use crate::world::Step;
 use crate::world::api::{Caller, Command, Effect, Job, Task};
@@ -163,7 +163,7 @@ impl<J: Journal> Driver<J> {
     /// Shows committed events, and performs their effects.
     fn show(&mut self, commit: &Commit, effects: Vec<Effect>) {
         self.parts.feed.publish(&commit.events);
-        happened::log(&commit.events);
+        log_events::log(&commit.events);
         if let Some(set) = commit.events.iter().rfind(|event| matches!(event.body, EventBody::ClockSet { .. })) {
             self.note_time(set.at, self.parts.clock.now());
         }

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use super::lines::Lines;
+use super::log_writer::Lines;
 use super::rotating::Rotating;
 
 /// The log file, in the state directory.

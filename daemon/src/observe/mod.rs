@@ -2,9 +2,9 @@
 //!
 //! Must never change anything, and never delay the daemon.
 
-pub mod happened;
-mod lines;
 pub mod log;
+pub mod log_events;
+mod log_writer;
 pub mod notify;
 mod rotating;
 pub mod usage;
