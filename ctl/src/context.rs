@@ -8,7 +8,7 @@ use crate::cli::Global;
 use crate::error::Failure;
 use crate::output::Out;
 use crate::render::colour::Paint;
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::session::Session;
 
 /// The context that a command works with.

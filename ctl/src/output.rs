@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use crate::render::colour::{ColourChoice, Paint};
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::render::text::{clean_painted, harmless_json};
 
 /// Standard output, with the style in which text is written to it.

@@ -161,8 +161,8 @@ fn key(by: &By, run: &RunView) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::render::look::Look;
     use crate::render::run::tests::sample;
+    use crate::render::style::Look;
     use harness_protocol::time::Span;
 
     fn run(team: Option<&str>, days: u64, cost: Option<f64>) -> RunView {

@@ -16,7 +16,7 @@ use crate::progress::line_writer::Sink;
 use crate::progress::wait_many::Many;
 use crate::select::{named, worst};
 use crate::session::long_poll;
-use crate::session::stand_still::Teller;
+use crate::session::wait_reasons::Teller;
 
 /// Checks the output file before there is a run.
 pub(crate) fn check(then: &ThenArgs) -> Result<(), Failure> {

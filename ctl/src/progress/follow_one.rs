@@ -26,7 +26,7 @@ use crate::render::result_line::Outcome;
 use crate::select::{tag, worst};
 use crate::session::Session;
 use crate::session::long_poll::{of_runs, show_params};
-use crate::session::stand_still::{LOOK_EVERY, Teller};
+use crate::session::wait_reasons::{LOOK_EVERY, Teller};
 
 /// Bytes of one request for live output whose deltas were dropped.
 const FETCH: u32 = 1024 * 1024;

@@ -14,7 +14,7 @@ use crate::context::Ctx;
 use crate::error::Failure;
 use crate::output::note;
 use crate::session::long_poll::{of_runs, show_params, wait_params};
-use crate::session::stand_still::{LOOK_EVERY, TellerOfMany};
+use crate::session::wait_reasons::{LOOK_EVERY, TellerOfMany};
 
 /// The reply to a wait.
 type Reply = Result<WaitReply, RpcError>;

@@ -19,7 +19,7 @@ use crate::render::result_line::Outcome;
 use crate::render::units::count;
 use crate::select::worst;
 use crate::session::long_poll::{of_runs, remaining, show_params};
-use crate::session::stand_still::{LOOK_EVERY, LOOKED_AT, TellerOfMany};
+use crate::session::wait_reasons::{LOOK_EVERY, LOOKED_AT, TellerOfMany};
 
 /// Which lines are printed, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

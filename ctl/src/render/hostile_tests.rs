@@ -15,10 +15,10 @@ use proptest::prelude::*;
 
 use crate::render::colour::Paint;
 use crate::render::follow::Follower;
-use crate::render::look::Look;
 use crate::render::result_line::Outcome;
+use crate::render::style::Look;
 use crate::render::table::Table;
-use crate::render::{lane, run, screen, status, text, transcript, why};
+use crate::render::{lane, run, screen, status, text, time_and_usage, transcript};
 
 const TERMINAL: Look = Look { paint: Paint::OFF, terminal: true, width: Some(200) };
 
@@ -175,7 +175,7 @@ proptest! {
         let mut out = Vec::new();
         run::write(&mut out, TERMINAL, &view, now).unwrap();
         run::write_processes(&mut out, TERMINAL, &[ProcessView { pid: 1, command: hostile.clone() }]).unwrap();
-        why::write(&mut out, TERMINAL, &view).unwrap();
+        time_and_usage::write(&mut out, TERMINAL, &view).unwrap();
         out.extend(run::waiting_for(&view, now).bytes());
         out.extend(Outcome::of(&view).line("id").bytes());
         let mut table = Table::new(&["A", "B"]);

@@ -7,8 +7,8 @@ use harness_protocol::time::Timestamp;
 use harness_protocol::waiting_words;
 
 use crate::render::bar::bar;
-use crate::render::look::Look;
 use crate::render::run::short;
+use crate::render::style::Look;
 use crate::render::table::{Cell, Table};
 use crate::render::text::{cut_painted, first_line, one_line};
 use crate::render::units::{clock, count, span};

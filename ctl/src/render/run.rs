@@ -8,7 +8,7 @@ use harness_protocol::run::{CallState, LiveCall, RunView};
 use harness_protocol::time::{Span, Timestamp};
 use harness_protocol::waiting_words;
 
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::render::text::{clean_painted, first_line, one_line};
 use crate::render::transcript::block;
 use crate::render::units::{clock, span};

@@ -6,7 +6,7 @@ use harness_protocol::lane::LaneReport;
 use harness_protocol::time::Timestamp;
 
 use crate::render::lane::{holders, summary, untold};
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::render::text::cut;
 
 /// The lines about the lanes that fit into `rows` rows.

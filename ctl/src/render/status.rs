@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use harness_protocol::rpc::{ConfigReport, DaemonStatusReply, DiskUsage, Health};
 use harness_protocol::time::Timestamp;
 
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::render::text::{clean_painted, one_line};
 use crate::render::units::{bytes, span};
 

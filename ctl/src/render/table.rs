@@ -6,7 +6,7 @@
 
 use std::io::{self, Write};
 
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::render::text::{cut, cut_painted, one_line, width};
 
 /// A cell: its text without colours, and the same text with colours.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use harness_protocol::run::{RunView, Timing, Usage};
 use harness_protocol::time::Span;
 
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::render::units::span;
 
 /// Characters of the longest bar.

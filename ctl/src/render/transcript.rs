@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use harness_protocol::run::{CallRequest, CallResult, Entry};
 use serde_json::Value;
 
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::render::text::{clean, with_newline};
 
 /// Writes one entry.

@@ -11,7 +11,7 @@ use crate::client::ClientError;
 use crate::client::timeouts::PATIENCE;
 use crate::error::{Failure, starts};
 use crate::session::Session;
-use crate::session::stand_still::{LOOK_EVERY, Teller};
+use crate::session::wait_reasons::{LOOK_EVERY, Teller};
 
 /// What is left until `until`.
 pub(crate) fn remaining(until: Option<Instant>) -> Option<Duration> {

@@ -6,9 +6,9 @@
 //! changes nothing; submits carry keys, and `submit_once` repeats them.
 
 pub(crate) mod long_poll;
-pub(crate) mod stand_still;
 pub(crate) mod submit_once;
 pub(crate) mod submit_retry_delay;
+pub(crate) mod wait_reasons;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -19,7 +19,7 @@ use crate::render::run::short;
 use crate::render::text::{first_line, harmless_json};
 use crate::render::transcript;
 use crate::select::{choose, head, only_name};
-use crate::session::stand_still::Teller;
+use crate::session::wait_reasons::Teller;
 
 pub(in crate::commands) fn run(ctx: &mut Ctx, args: &LogsArgs) -> Result<u8, Failure> {
     let only = only_name(&args.select);

@@ -4,7 +4,7 @@ use harness_protocol::rpc::{MessageParams, method};
 
 use crate::cli::runs::MessageArgs;
 use crate::cli::select::{FilterArgs, SelectArgs};
-use crate::commands::run::each::each;
+use crate::commands::run::run_each::each;
 use crate::commands::run::submit::{key_of, only_one};
 use crate::context::Ctx;
 use crate::error::Failure;

@@ -1,8 +1,7 @@
 //! The commands about runs, a file each.
 
 pub(super) mod cancel;
-pub(super) mod changed;
-pub(super) mod each;
+pub(super) mod change_outcome;
 pub(super) mod export;
 pub(super) mod export_script;
 pub(super) mod follow;
@@ -15,6 +14,7 @@ pub(super) mod pause;
 pub(super) mod prune;
 pub(super) mod resume;
 pub(super) mod retry;
+pub(super) mod run_each;
 pub(super) mod show;
 pub(super) mod submit;
 pub(super) mod submit_batch;

@@ -6,7 +6,7 @@ use harness_protocol::rpc::{Changed, PruneParams, method};
 
 use crate::cli::runs::PruneArgs;
 use crate::client::ClientError;
-use crate::commands::run::changed::tell;
+use crate::commands::run::change_outcome::tell;
 use crate::context::Ctx;
 use crate::error::Failure;
 use crate::output::{Progress, note};

@@ -3,7 +3,7 @@
 use harness_protocol::rpc::{SelectParams, method};
 
 use crate::cli::select::ChangeArgs;
-use crate::commands::run::changed::{change, confirm_many, tell_or_fail};
+use crate::commands::run::change_outcome::{change, confirm_many, tell_or_fail};
 use crate::context::Ctx;
 use crate::error::Failure;
 use crate::select::selector;

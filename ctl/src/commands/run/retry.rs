@@ -8,7 +8,7 @@ use harness_protocol::run::{RunState, RunView};
 use harness_protocol::spec::SpecChanges;
 
 use crate::cli::runs::RetryArgs;
-use crate::commands::run::each::each;
+use crate::commands::run::run_each::each;
 use crate::commands::run::submit::{key_of, only_one};
 use crate::context::Ctx;
 use crate::error::Failure;

@@ -62,7 +62,7 @@ fn one(ctx: &mut Ctx, args: &ShowArgs, name: &str) -> Result<u8, Failure> {
     let run = shown.run;
     if args.why {
         let look = ctx.look();
-        render::why::write(&mut ctx.out, look, &run)?;
+        render::time_and_usage::write(&mut ctx.out, look, &run)?;
         return ctx.done();
     }
     if !args.answer {

@@ -16,7 +16,7 @@ use crate::progress::wait_many::Many;
 use crate::render::result_line::Outcome;
 use crate::select::{find, ids_of, live_of_all, only_name, selector, worst};
 use crate::session::long_poll;
-use crate::session::stand_still::Teller;
+use crate::session::wait_reasons::Teller;
 
 pub(in crate::commands) fn run(ctx: &mut Ctx, args: &WaitArgs) -> Result<u8, Failure> {
     args.output.as_deref().map_or(Ok(()), check_output)?;

@@ -14,7 +14,7 @@ use harness_protocol::run::{CallRequest, CallResult, StreamInfo, exit};
 
 use crate::render::colour::Paint;
 use crate::render::live::{Piece, Stream};
-use crate::render::look::Look;
+use crate::render::style::Look;
 use crate::render::text::{clean, clean_painted, first_line, one_line, why};
 use crate::render::transcript::{self, command};
 
