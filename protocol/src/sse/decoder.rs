@@ -16,9 +16,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::copied_fields::{Fields, Held};
 use super::events::Events;
 use super::field::{ERROR, Field};
-use super::held::{Fields, Held};
 
 /// An event is longer than the decoder's limit. It is skipped; the events after it are whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

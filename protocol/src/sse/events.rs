@@ -3,10 +3,10 @@
 //! This is the hot path: an event that lies whole within the chunk is found, checked and lent without a copy and
 //! without an allocation. Events across chunks are left to the [`Decoder`] and its buffers.
 
+use super::copied_fields::Fields;
 use super::decoder::{Decoder, EventTooLarge, is_end};
 use super::event::{DEFAULT_NAME, Event, push_text, text};
 use super::field::{ERROR, Field};
-use super::held::Fields;
 
 /// The events that end in a chunk, in order. From [`Decoder::push`].
 ///

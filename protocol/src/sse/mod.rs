@@ -3,13 +3,13 @@
 //! The [`Decoder`] reads every incoming stream by the WHATWG rules; [`Frame`] writes our own streams. Both work on
 //! memory alone: this module never reads, writes or waits, and knows no meaning of an event.
 
+mod copied_fields;
 mod cursor;
 mod decoder;
 mod event;
 mod events;
 mod field;
 mod frame;
-mod held;
 mod name;
 #[cfg(test)]
 mod web_platform;
