@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use harness_tests::{Daemon, Place, Running, Value, eventually, json, turn};
 use nix::sys::signal::Signal;
 
+use crate::daemon_gone::watchers;
 use crate::lane::until_there_is;
-use crate::losses::watchers;
 
 /// Kills, one after the other.
 const KILLS: usize = 4;
