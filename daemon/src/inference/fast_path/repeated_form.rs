@@ -10,8 +10,8 @@
 //! └──────────────── same ───────────────────────────────┘hole└───── same ───────────┘  piece   └───── same ───┘hole ┘
 //! ```
 
-use super::holes::{Holes, What};
 use super::skim::{Quoted, Skim};
+use super::varying_values::{Holes, What};
 
 /// Most bytes of an event.
 const LONGEST: usize = 4096;
@@ -119,7 +119,7 @@ mod tests {
         assert!(kept(r#"{"piece":"a"}"#));
         assert!(!kept(r#"{"piece":""}"#));
         assert!(!kept(r#"{"piece":"a","piece":"b"}"#));
-        assert!(!kept(&format!(r#"{{"piece":"a","l":[1{}]}}"#, ",1".repeat(super::super::holes::HOLES))));
+        assert!(!kept(&format!(r#"{{"piece":"a","l":[1{}]}}"#, ",1".repeat(super::super::varying_values::HOLES))));
         assert!(!kept(&format!(r#"{{"piece":"{}"}}"#, "a".repeat(LONGEST))));
     }
 }

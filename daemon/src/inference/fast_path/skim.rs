@@ -3,7 +3,7 @@
 //! It never replaces the real parser. It gives up on anything unusual, invalid JSON included, and then the parser that
 //! knows all forms reads the event again. So it may refuse valid JSON, and must never accept invalid JSON.
 
-use super::holes::{Holes, What};
+use super::varying_values::{Holes, What};
 
 /// A place in a JSON text.
 pub(in crate::inference) struct Skim<'a, 'h> {

@@ -1,21 +1,21 @@
 //! The behaviour of real servers, reproduced as tests of the pure readers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod again;
-mod ahead;
 mod anthropic;
 mod anthropic_blocks;
 mod call_ids;
 mod empty;
 mod ends;
+mod fast_path_agrees;
 mod fixtures;
-mod odd;
+mod misplaced_parts;
 mod openai;
 mod openai_calls;
-mod parts;
+mod repeated_content;
 mod requests;
 mod responses;
-mod returned;
+mod returned_fields;
+mod unexpected_fields;
 
 use harness_protocol::sse::Decoder;
 

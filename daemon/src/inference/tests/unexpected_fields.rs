@@ -199,7 +199,7 @@ fn parts_of_a_content_that_were_thought_are_shown_as_thinking_and_go_back_beside
         assert_eq!((completion.text.as_str(), completion.carried), (text, None), "{contents:?}");
         let with_call: Vec<Value> = chunks.into_iter().chain([delta(&json!({"tool_calls": call}))]).collect();
         let completion = read_in_chunks(OpenAi, &chat(&with_call)).end.unwrap();
-        let sent = super::returned::sent_back(&completion, Quirks::default());
+        let sent = super::returned_fields::sent_back(&completion, Quirks::default());
         let expected = json!([thought(words("hm")), {"type": "text", "text": "hi"}]);
         assert_eq!(sent["content"], expected, "{contents:?}");
     }

@@ -2,7 +2,7 @@
 //! call.
 
 use crate::inference::common::json_text::Text;
-use crate::inference::fast_path::form::Form;
+use crate::inference::fast_path::repeated_form::Form;
 use crate::inference::fast_path::skim::{Once, Skim};
 
 /// A chunk of which nothing else need be known.

@@ -26,7 +26,7 @@ use crate::inference::common::tool_args;
 use crate::inference::common::usage_counts::Counts;
 use crate::inference::errors::classify::{broken, in_answer, refused, unreadable};
 use crate::inference::errors::envelope;
-use crate::inference::fast_path::form::Form;
+use crate::inference::fast_path::repeated_form::Form;
 use crate::prompt::{Completion, InferenceError};
 
 /// Reads one streamed answer.

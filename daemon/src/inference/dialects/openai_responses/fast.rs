@@ -2,7 +2,7 @@
 
 use super::items::Kind;
 use crate::inference::common::json_text::Text;
-use crate::inference::fast_path::form::Form;
+use crate::inference::fast_path::repeated_form::Form;
 use crate::inference::fast_path::skim::Once;
 
 /// Such an event.
