@@ -3,8 +3,8 @@
 //!
 //! Pure. Owns the rules that every prompt keeps. Dialects translate prompts, and must never see a transcript.
 
-pub mod compaction;
 pub mod context;
+pub mod summarise;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

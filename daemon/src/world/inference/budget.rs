@@ -17,8 +17,8 @@ use harness_protocol::spec::RunSpec;
 
 use super::prepare;
 use crate::config::{Price, Provider, Thinking};
-use crate::prompt::compaction::tokens_of_request;
 use crate::prompt::context::{current, tokens_of, tokens_of_message};
+use crate::prompt::summarise::tokens_of_request;
 use crate::world::model::components::{BudgetReserve, Identity, LastAsked, Pool, QueuedMessages, Transcript};
 use crate::world::tx::Tx;
 

@@ -9,7 +9,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::run::exit;
 
 use super::budget::{self, Budget};
-use super::compaction::{self, Fit};
+use super::when_to_compact::{self, Fit};
 use super::{prepare, provider_health};
 use crate::config::Provider;
 use crate::world::ending::fail_run;
@@ -23,11 +23,11 @@ pub(in crate::world) fn begin(tx: &mut Tx<'_>, run: RunId, step: u32) {
     prepare::prepare(tx, run);
     // A fallback may be too dear.
     let provider = next_provider(tx, run);
-    let plan = match compaction::fit(tx, run, provider.as_ref()) {
+    let plan = match when_to_compact::fit(tx, run, provider.as_ref()) {
         Fit::Fits => None,
         Fit::Compact(plan) => Some(Arc::new(plan)),
         Fit::TooLong => {
-            fail_run(tx, run, compaction::NOTHING_TO_LEAVE_OUT, exit::FAILED);
+            fail_run(tx, run, when_to_compact::NOTHING_TO_LEAVE_OUT, exit::FAILED);
             return;
         }
     };

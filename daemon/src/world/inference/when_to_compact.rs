@@ -17,7 +17,7 @@ use harness_protocol::run::Compaction;
 use harness_protocol::spec::RunSpec;
 
 use super::budget;
-use crate::prompt::compaction;
+use crate::prompt::summarise;
 use crate::world::model::components::{CompactionFailures, ContextOverflow, Transcript};
 use crate::world::tx::Tx;
 
@@ -89,7 +89,7 @@ fn plan(tx: &Tx<'_>, run: RunId, window: Option<Window>, refused: u32) -> Option
     let input = budget::next_input(tx, run);
     let whole = window.map_or(input, |window| window.tokens.min(input));
     let tries = tx.get::<CompactionFailures>(tx.entity(run)?).map_or(0, |tries| tries.0);
-    compaction::plan(&transcript.0, whole >> refused.clamp(1, 63), tries)
+    summarise::plan(&transcript.0, whole >> refused.clamp(1, 63), tries)
 }
 
 /// What a model takes at once, prompt and answer together.

@@ -9,7 +9,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::spec::RunSpec;
 
 use super::{StepSystems, exclusive};
-use crate::prompt::{Prompt, compaction};
+use crate::prompt::{Prompt, summarise};
 use crate::tools::ToolSpec;
 use crate::world::api::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
 use crate::world::ending::{stop, wind_up};
@@ -69,9 +69,9 @@ fn start_inference(tx: &mut Tx<'_>, run: RunId) -> bool {
     let affordable = tx.get::<BudgetReserve>(entity).map(|held| held.0.answer_tokens);
     let entries = tx.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
     let (prompt, tools, room) = match plan {
-        Some(plan) => (compaction::request(entries, plan), Arc::default(), Some(plan.max_tokens)),
+        Some(plan) => (summarise::request(entries, plan), Arc::default(), Some(plan.max_tokens)),
         None => {
-            let room = crate::world::inference::compaction::room(tx, run, life.provider.as_ref(), affordable);
+            let room = crate::world::inference::when_to_compact::room(tx, run, life.provider.as_ref(), affordable);
             (Prompt::from_transcript(entries).of_provider(&provider), tools(tx, run, &spec.0), room)
         }
     };

@@ -11,11 +11,11 @@ use harness_protocol::run::{CallRequest, CallResult, Carried, Compaction, GivenI
 use harness_protocol::time::Span;
 
 use super::{StepSystems, exclusive};
-use crate::prompt::compaction::makeshift;
+use crate::prompt::summarise::makeshift;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Work};
 use crate::world::ending::{emit_result, fail_run, stop};
-use crate::world::inference::{compaction, next_inference, prepare, provider_health, retry_delay, usage_estimate};
+use crate::world::inference::{next_inference, prepare, provider_health, retry_delay, usage_estimate, when_to_compact};
 use crate::world::model::call_kind;
 use crate::world::model::components::{Compacting, CompactionFailures, MAX_FAILURES, Stage, Transcript};
 use crate::world::model::ids::Ids;
@@ -212,7 +212,7 @@ fn summarised(
     };
     let is_of_no_use = match error.class {
         ErrorClass::Never | ErrorClass::Unusable | ErrorClass::AnswerTooLarge => true,
-        ErrorClass::ContextTooLong => !compaction::can_shorten(tx, run, provider.as_ref()),
+        ErrorClass::ContextTooLong => !when_to_compact::can_shorten(tx, run, provider.as_ref()),
         ErrorClass::Retry
         | ErrorClass::RetryAfter(_)
         | ErrorClass::RateLimit(_)
@@ -256,7 +256,9 @@ fn unanswered(tx: &mut Tx<'_>, run: RunId, step: u32, attempt: u32, error: &Infe
         // The credentials were accepted before, so an operator has to act; the run waits for that in its provider's
         // lane.
         ErrorClass::Credentials if answered => Some(Span::ZERO),
-        ErrorClass::ContextTooLong => compaction::can_shorten(tx, run, life.provider.as_ref()).then_some(Span::ZERO),
+        ErrorClass::ContextTooLong => {
+            when_to_compact::can_shorten(tx, run, life.provider.as_ref()).then_some(Span::ZERO)
+        }
         // A limit is waited for, however long, and is no failure of the run.
         class @ (ErrorClass::RateLimit(_) | ErrorClass::Quota(_) | ErrorClass::NoKey) => {
             retry_delay::retry_delay(run, step, attempt, class)
@@ -281,7 +283,7 @@ fn unanswered(tx: &mut Tx<'_>, run: RunId, step: u32, attempt: u32, error: &Infe
     if retry_at.is_none() && !stopping {
         let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };
         let why = match error.class {
-            ErrorClass::ContextTooLong => format!("{text}; {}", compaction::NOTHING_TO_LEAVE_OUT).into(),
+            ErrorClass::ContextTooLong => format!("{text}; {}", when_to_compact::NOTHING_TO_LEAVE_OUT).into(),
             _ => text,
         };
         fail_run(tx, run, why, exit_code);
