@@ -11,7 +11,7 @@ use harness_protocol::limit::CallLimit;
 use harness_protocol::time::Span;
 use harness_protocol::variable::check_name;
 
-use super::build::{Sketch, WIDEST};
+use super::provider_builder::{Sketch, WIDEST};
 use super::toml_reader::{Place, Section, Source, hint};
 use super::{Config, ConfigError, Dialects, Origins, Problem, Share};
 

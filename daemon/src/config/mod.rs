@@ -4,11 +4,11 @@
 //! Owns the types and their defaults; `load` and `build` own the allowed ranges. Must never read a file outside of
 //! `read`.
 
-mod build;
 pub mod diff;
 mod load;
 mod origins;
 mod provider;
+mod provider_builder;
 mod read;
 mod reload_error;
 mod toml_reader;
