@@ -11,9 +11,9 @@ pub mod tools;
 pub mod world;
 
 // The system's side of it.
+pub mod fd_passing;
 pub mod inference;
 pub mod process;
-pub mod scm_rights;
 
 // Work that blocks, bounded.
 pub mod blocking;

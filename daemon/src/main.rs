@@ -25,7 +25,7 @@ use harnessd::control::{Activated, BindError, Bound, adopt, lock_path};
 use harnessd::driver::Clock;
 use harnessd::inference::http::Variables;
 use harnessd::journal::backup::{PutBackError, check, put_back};
-use harnessd::journal::made::{Made, made};
+use harnessd::journal::made_inside_run::{Made, made};
 use harnessd::journal::salvage::{SalvageError, salvage};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;

@@ -14,10 +14,9 @@ pub mod damage;
 pub mod disk;
 pub mod epochs;
 pub mod failpoints;
-mod handle;
 pub mod history;
 pub mod identity;
-pub mod made;
+pub mod made_inside_run;
 #[cfg(test)]
 pub(crate) mod memory;
 mod record;
@@ -26,6 +25,7 @@ mod reserve_file;
 pub mod salvage;
 pub mod schema;
 mod writer;
+mod writer_thread;
 
 use std::future::Future;
 use std::io::{self, Read};
@@ -34,10 +34,10 @@ use std::sync::Arc;
 use harness_protocol::event::Event;
 use harness_protocol::run::RunView;
 
-pub use handle::{FILE, Store};
 pub use record::Record;
 pub use reserve_file::Ballast;
 pub use writer::Writer;
+pub use writer_thread::{FILE, Store};
 
 /// The guarantee of a commit, once it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,7 +13,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
 
 use super::schema::{self, Fresh, OpenError};
-use super::{Record, made, record, writer};
+use super::{Record, made_inside_run, record, writer};
 
 /// Name of the new journal in its hidden directory, until it is complete, and of the copy of the old journal there.
 const NEW: &str = "journal";
@@ -131,8 +131,8 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     let key = super::fresh_key().map_err(|error| OpenError::Io { path: to.to_owned(), why: error.to_string() })?;
     let mut new = schema::open(&place.path().join(NEW), false, || Ok(Fresh { id_key: key }))?.db;
     let saved = copy(&old, &mut new).and_then(|saved| {
-        if made::is_noted(&old) {
-            made::note_inside(&new)?;
+        if made_inside_run::is_noted(&old) {
+            made_inside_run::note_inside(&new)?;
         }
         new.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         Ok(saved)

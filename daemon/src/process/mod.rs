@@ -43,7 +43,7 @@ pub use self::owner::own_mark::Standing;
 pub use self::owner::survivors::{InsideError, KeepersLock, StateOf, TakeOverError, may_mend};
 pub use self::owner::{Lineage, Untraced};
 pub use self::pool::connection::KeeperProgram;
-pub use self::pool::sealed::Sealed;
+pub use self::pool::sealed_program::Sealed;
 pub use self::pool::{Keepers, Process};
 pub use self::spawn::{Launch, Program, SpawnError, TooLong};
 pub use harness_protocol::inside_run::RUN_VARIABLE;

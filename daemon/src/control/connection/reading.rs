@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::scm_rights;
+use crate::fd_passing;
 
 /// How often to look whether the peer is still there, when it sends no more and waits for answers.
 const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
@@ -31,11 +31,11 @@ pub(in crate::control) async fn receive(
         stream.readable().await?;
         let came = stream.try_io(Interest::READABLE, || {
             if may_pass() {
-                return scm_rights::receive(stream, buffer, passed);
+                return fd_passing::receive(stream, buffer, passed);
             }
-            match scm_rights::look(stream, buffer)? {
+            match fd_passing::look(stream, buffer)? {
                 // Exactly these bytes: beside the next ones there may be descriptors.
-                (bytes, false) => scm_rights::receive(stream, &mut buffer[..bytes], passed),
+                (bytes, false) => fd_passing::receive(stream, &mut buffer[..bytes], passed),
                 (_, true) => Err(io::Error::other("too many descriptors wait to be closed")),
             }
         });

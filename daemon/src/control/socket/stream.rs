@@ -17,7 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::closing::apart;
 use crate::control::limits::connections::Slot;
-use crate::scm_rights;
+use crate::fd_passing;
 
 /// Bytes that are read at once of what nothing reads any more.
 const DRAINED_AT_ONCE: usize = 16 * 1024;
@@ -159,7 +159,7 @@ fn close(stream: impl AsFd + Send + 'static, place: impl Send + 'static) {
 /// where a descriptor is in flight, which then goes with the connection: all of them at once, and not one by one.
 fn drain(stream: impl AsFd) {
     let mut buffer = vec![0; DRAINED_AT_ONCE];
-    while let Ok((seen @ 1.., false)) = scm_rights::look(&stream, &mut buffer) {
+    while let Ok((seen @ 1.., false)) = fd_passing::look(&stream, &mut buffer) {
         // No other thread reads, so these are the same bytes.
         if recv(&stream, &mut buffer[..seen], RecvFlags::DONTWAIT).is_err() {
             return;

@@ -10,7 +10,7 @@
 //!           └── call-N/      the processes of one call, background children included; counts what happens to these
 //! ```
 //!
-//! No controller is needed to hold processes. The path of `calls-STATE` is recorded in the state directory ([`left`]):
+//! No controller is needed to hold processes. The path of `calls-STATE` is recorded in the state directory ([`recorded_cgroup`]):
 //! the next daemon may start somewhere else.
 //!
 //! A launcher enters the cgroup of its call before it becomes the program, so no part of the call is ever outside, and
@@ -19,7 +19,7 @@
 //! other process is in it. Blocks for moments: the kernel moves processes under a lock.
 
 mod find;
-mod left;
+mod recorded_cgroup;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -35,7 +35,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::runtime::Handle;
 
 use self::find::{Controllers, NoGroups};
-pub(super) use self::left::StateName;
+pub(super) use self::recorded_cgroup::StateName;
 
 /// The file by which processes enter a cgroup.
 const PROCESSES: &str = "cgroup.procs";

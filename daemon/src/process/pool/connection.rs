@@ -19,9 +19,9 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::closing::Apart;
-use crate::scm_rights;
+use crate::fd_passing;
 
-use super::sealed::Sealed;
+use super::sealed_program::Sealed;
 use crate::process::cgroup::Group;
 use crate::process::output::pipe::watch;
 use crate::process::owner::survivors::KeepersLock;
@@ -110,7 +110,7 @@ impl Link {
         let (mut rest, mut beside) = (frame, descriptors);
         // A short frame is sent at once, unless the keeper has not read for long.
         while !rest.is_empty() {
-            match self.socket.try_io(Interest::WRITABLE, || scm_rights::send(&self.socket, rest, beside)) {
+            match self.socket.try_io(Interest::WRITABLE, || fd_passing::send(&self.socket, rest, beside)) {
                 Ok(sent) => (rest, beside) = (&rest[sent..], &[]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.socket.writable().await?,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -144,7 +144,7 @@ impl Link {
             }
             let mut buffer = [0; 512];
             let socket: &UnixStream = &self.socket;
-            match socket.try_io(Interest::READABLE, || scm_rights::receive(socket, &mut buffer, &mut Vec::new())) {
+            match socket.try_io(Interest::READABLE, || fd_passing::receive(socket, &mut buffer, &mut Vec::new())) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.read.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),

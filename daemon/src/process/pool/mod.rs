@@ -14,7 +14,7 @@
 
 pub(super) mod connection;
 pub(super) mod running_call;
-pub(super) mod sealed;
+pub(super) mod sealed_program;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

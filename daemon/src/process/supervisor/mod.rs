@@ -16,9 +16,9 @@
 //! A keeper whose limits, priority or processors were changed serves no further call: it ends before it reads the next
 //! request. It holds the time limit of its call as well, so that a daemon that hangs lets no command run on.
 
+mod keeper_attributes;
 pub mod launch;
 pub(super) mod protocol;
-mod untouched;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
@@ -44,12 +44,12 @@ use wait4::Wait4;
 
 use super::owner::survivors;
 use super::rlimits;
+use super::supervisor::keeper_attributes::Untouched;
 use super::supervisor::protocol::{Answer, Failure, Place, Request, Start, Used, VERSION, What, first_frame};
-use super::supervisor::untouched::Untouched;
 use super::timing::{GRACE, HIGHEST_PRIORITY, RUNS_AFTER};
 use super::tree::Tree;
 use super::tree::kill::Found;
-use crate::{folders, scm_rights};
+use crate::{fd_passing, folders};
 
 /// How long a tree may take to end by itself when the daemon is gone.
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
@@ -367,7 +367,7 @@ impl Keeper {
         let bytes = Answer { seq: self.seq, what }.encode();
         let mut rest = bytes.as_slice();
         while self.listening && !rest.is_empty() {
-            match scm_rights::send(&self.socket, rest, &[]) {
+            match fd_passing::send(&self.socket, rest, &[]) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -387,7 +387,7 @@ impl Keeper {
     fn receive(&mut self) {
         let before = self.read.len();
         self.read.resize(before + PIECE, 0);
-        let received = scm_rights::receive(&self.socket, &mut self.read[before..], &mut self.passed);
+        let received = fd_passing::receive(&self.socket, &mut self.read[before..], &mut self.passed);
         self.read.truncate(before + received.as_ref().copied().unwrap_or(0));
         match received {
             Ok(0) => self.daemon_is_gone(),

@@ -2,7 +2,7 @@
 //!
 //! Owns the order. Nothing is served before the world is as it was; an unusable journal is reported and not changed.
 
-mod fold;
+mod fold_journal;
 mod orphan_outputs;
 mod sharing;
 
@@ -22,13 +22,13 @@ use crate::journal::history::History;
 use crate::journal::identity::{Beside, Instance, Recognised};
 use crate::journal::replay::{Past, Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError, Opened};
-use crate::journal::{self, FILE, Store, damage, made};
+use crate::journal::{self, FILE, Store, damage, made_inside_run};
 use crate::process::Outputs;
 use crate::tools;
 use crate::world::Engine;
 use crate::world::api::Damage;
 
-use fold::{Fold, Unreadable};
+use fold_journal::{Fold, Unreadable};
 pub use orphan_outputs::sweep;
 
 /// Everything that a daemon starts from.
@@ -116,9 +116,9 @@ pub fn restore(state_dir: &Path, config: &Config, is_inside: bool) -> Result<Res
     }
     let damage = damage(unreadable, &engine, &db).map_err(failed)?;
     match (is_inside, version) {
-        (true, None) => made::note_inside(&db),
+        (true, None) => made_inside_run::note_inside(&db),
         (true, Some(_)) => Ok(()),
-        (false, _) => made::note_outside(&db),
+        (false, _) => made_inside_run::note_outside(&db),
     }
     .map_err(failed)?;
     let instance = fresh_number(&path)?;
