@@ -1,6 +1,9 @@
 //! The commands of a run may submit children of it and look at its own tree, and do nothing else.
 
-use harness_tests::{Daemon, json, says, turn};
+use std::os::unix::net::UnixStream;
+
+use harness_protocol::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
+use harness_tests::{Client, Daemon, Place, json, need, need_root, says, turn};
 
 use crate::lane::{open, until_there_is};
 
@@ -106,4 +109,31 @@ fn a_call_knows_its_run_and_little_of_the_daemons_environment() {
     }
     assert!(!env.contains("hush"), "{env}");
     assert!(input.contains("not a tty") && input.contains("end\n"), "standard input is empty: {input}");
+}
+
+/// The kernel names no process to a daemon in a pid namespace that its peer is outside of.
+#[test]
+#[ignore = "needs root, for a pid namespace"]
+fn a_peer_whose_process_has_no_pid_is_answered_and_has_no_rights() {
+    need_root();
+    need("unshare", "util-linux");
+    let place = Place::new();
+    let before = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "env"];
+    let daemon = Daemon::adopt(&place, Daemon::spawn(&place, &before, &[]));
+    let greeting = json!({"protocol_major": PROTOCOL_MAJOR, "protocol_minor": PROTOCOL_MINOR});
+    let connect = || Some(Client::over(UnixStream::connect(place.socket()).ok()?));
+    harness_tests::eventually("the daemon greets", || {
+        connect().is_some_and(|mut client| client.try_call("daemon.hello", greeting.clone()).is_ok())
+    });
+    let spec = place.spec(&says("never"), json!({}));
+    for (method, params) in [
+        ("run.submit", json!({ "spec": spec })),
+        ("run.list", json!({})),
+        ("lane.pause", json!({"lane": "tool"})),
+        ("daemon.stop", json!({})),
+    ] {
+        let refused = Client::connect(&place.socket()).try_call(method, params).unwrap_err();
+        assert_eq!(refused["data"]["kind"], "forbidden", "{method}: {refused}");
+    }
+    daemon.crash();
 }

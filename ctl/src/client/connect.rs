@@ -2,10 +2,10 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use interprocess::os::unix::uds_local_socket::Stream;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_to, setsockopt, socket, sockopt,
@@ -40,7 +40,9 @@ impl From<Errno> for ConnectError {
 }
 
 /// Connects. Fails if the listener's queue stays full for `limit`.
-pub(crate) fn connect(path: &Path, limit: Duration) -> Result<UnixStream, ConnectError> {
+///
+/// Not by the connect of `interprocess`, which takes the EAGAIN of a full queue for a connection that is under way.
+pub(crate) fn connect(path: &Path, limit: Duration) -> Result<Stream, ConnectError> {
     let address = UnixAddr::new(path)?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     // On Linux the time limit for sending also bounds a connect to a Unix socket.
@@ -48,7 +50,7 @@ pub(crate) fn connect(path: &Path, limit: Duration) -> Result<UnixStream, Connec
     setsockopt(&fd, sockopt::SendTimeout, &TimeVal::new(seconds, 0))?;
     loop {
         match connect_to(fd.as_raw_fd(), &address) {
-            Ok(()) => return Ok(UnixStream::from(fd)),
+            Ok(()) => return Ok(Stream::from(fd)),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -21,12 +21,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use harness_protocol::framing::{self, Decoder, Frame};
 use harness_protocol::rpc::{ErrorKind, Hello, HelloParams, Method, Request, RpcError, method};
 use harness_protocol::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR};
+use interprocess::local_socket::traits::Stream as _;
+use interprocess::os::unix::uds_local_socket::Stream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -86,7 +87,7 @@ enum Ready {
 /// A connection to the daemon, with its gathered requests and unread replies.
 #[derive(Debug)]
 pub(crate) struct Client {
-    stream: UnixStream,
+    stream: Stream,
     decoder: Decoder,
     /// Gathered requests that are not written yet.
     unwritten: Vec<u8>,
@@ -106,9 +107,9 @@ pub(crate) struct Client {
 
 impl Client {
     /// A client on a connected stream.
-    pub(crate) fn new(stream: UnixStream, interrupt: Option<Interrupt>) -> io::Result<Self> {
+    pub(crate) fn new(stream: Stream, interrupt: Option<Interrupt>) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_send_timeout(Some(PATIENCE))?;
         // For a socket that systemd listens on, the peer is systemd, which would mislead.
         let pid = getsockopt(&stream, sockopt::PeerCredentials)
             .ok()

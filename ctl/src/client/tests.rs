@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::*;
 use crate::client::testing::{Fake, answer, refuse, request};
 
 fn client(fake: &Fake) -> Client {
-    Client::new(UnixStream::connect(fake.path()).unwrap(), None).unwrap()
+    Client::new(UnixStream::connect(fake.path()).unwrap().into(), None).unwrap()
 }
 
 #[test]

@@ -12,12 +12,12 @@ pub(crate) mod spawn;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use harness_files::{Dir, Refusal};
 use harness_protocol::paths::SYSTEM_SOCKET;
+use interprocess::os::unix::uds_local_socket::Stream;
 
 use crate::client::connect::{ConnectError, connect};
 use crate::client::timeouts::PATIENCE;
@@ -49,7 +49,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The open connection.
-    pub(crate) stream: UnixStream,
+    pub(crate) stream: Stream,
     /// The socket that was connected to. If no process serves the given socket, this is the socket of the daemon that
     /// holds the state directory.
     pub(crate) socket: PathBuf,

@@ -7,11 +7,11 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use harness_files::Dir;
 use harness_protocol::inside_run::{depth, hard_limit};
+use interprocess::os::unix::uds_local_socket::Stream;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit};
@@ -112,12 +112,7 @@ impl Untrusted {
 /// Refuses a connection to a process that is not trusted.
 ///
 /// `holder` is the daemon that holds the state directory, if its lock file gave the socket.
-pub(crate) fn check(
-    stream: &UnixStream,
-    socket: &Path,
-    state_dir: &Path,
-    holder: Option<u32>,
-) -> Result<(), StartError> {
+pub(crate) fn check(stream: &Stream, socket: &Path, state_dir: &Path, holder: Option<u32>) -> Result<(), StartError> {
     let of = |source| StartError::Connect { socket: socket.to_owned(), source };
     let peer = getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| of(errno.into()))?;
     let process = getsockopt(stream, sockopt::PeerPidfd);
@@ -155,14 +150,14 @@ pub(crate) fn check(
 /// The objection to a process outside of runs: the daemon of the state directory is another process, or the socket
 /// belongs to another process.
 fn is_the_daemon(
-    stream: &UnixStream,
+    stream: &Stream,
     socket: &Path,
     state_dir: &Path,
     pid: u32,
     read: Read<'_>,
 ) -> Result<Option<Untrusted>, StartError> {
     // The name under which the socket was bound, as the kernel knows it. A daemon never has a relative name; ssh may.
-    let bound = stream.peer_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+    let bound = stream.inner().peer_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
     let has_other_name = bound.is_some_and(|bound| bound.is_absolute() && !is_same(&bound, socket));
     let holder = match Holder::of(state_dir) {
         // In a user namespace without root, links of root seem to be another user's. The name alone is enough then.
@@ -253,7 +248,7 @@ fn has_ended(process: &Result<OwnedFd, Errno>) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use harness_protocol::inside_run::mark_below;
 
@@ -307,8 +302,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
-        check(&UnixStream::connect(&socket).unwrap(), &socket, dir.path(), None).unwrap();
-        let told = check(&UnixStream::connect(&socket).unwrap(), &socket, dir.path(), Some(i32::MAX.unsigned_abs()));
+        let connect = || Stream::from(UnixStream::connect(&socket).unwrap());
+        check(&connect(), &socket, dir.path(), None).unwrap();
+        let told = check(&connect(), &socket, dir.path(), Some(i32::MAX.unsigned_abs()));
         assert!(matches!(told, Err(StartError::Untrusted { why: Untrusted::NotTheDaemon { .. }, .. })));
         drop(listener);
         assert!(Untrusted::Ended { pid: 1 }.may_pass() && !Untrusted::Inside { pid: 1 }.may_pass());

@@ -212,7 +212,7 @@ mod tests {
             let (ours, theirs) = UnixStream::pair().unwrap();
             self.clients.push(theirs);
             let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-            let ours = Stream::accepted(ours, place).unwrap();
+            let ours = Stream::accepted(ours.into(), place).unwrap();
             let peer = Peer::of(&ours).unwrap();
             let process = (!marked).then(|| pidfd_open(getpid(), PidfdFlags::empty()).unwrap());
             let room = self.arrivals.room().await.unwrap();

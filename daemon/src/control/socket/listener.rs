@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream as PlainStream};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,6 +14,8 @@ use std::time::Duration;
 use harness_protocol::framing;
 use harness_protocol::rpc::{Empty, ErrorKind, Reason, Response, RpcError, Subject};
 use harness_protocol::time::Span;
+use interprocess::local_socket::traits::Listener as _;
+use interprocess::os::unix::uds_local_socket::{Listener as Socket, Stream as PlainStream};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, info, warn};
@@ -47,13 +49,23 @@ pub struct Accepted {
     pub slot: Arc<Slot>,
 }
 
+/// A listening socket, as the runtime watches it.
+#[derive(Debug)]
+struct Watched(Socket);
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
 /// The socket that the daemon listens on.
 #[derive(Debug)]
 struct Open {
     // In this order: the claim compares the socket file with the inode that the open socket keeps alive.
     claim: Claim,
     // Peers that wait in its queue may have sent anything.
-    socket: Arc<Apart<AsyncFd<UnixListener>>>,
+    socket: Arc<Apart<AsyncFd<Watched>>>,
 }
 
 impl Open {
@@ -62,8 +74,8 @@ impl Open {
         reason = "the function that replaces it is unsafe, because a descriptor of any type could be closed behind its \
                   back; a listener keeps its own for as long as it lives"
     )]
-    fn new(claim: Claim, socket: UnixListener) -> io::Result<Self> {
-        Ok(Self { claim, socket: Arc::new(Apart::new(AsyncFd::new(socket)?)) })
+    fn new(claim: Claim, socket: Socket) -> io::Result<Self> {
+        Ok(Self { claim, socket: Arc::new(Apart::new(AsyncFd::new(Watched(socket))?)) })
     }
 }
 
@@ -314,11 +326,11 @@ fn crowded(message: String) -> RpcError {
 }
 
 /// The next connection.
-async fn next(socket: &AsyncFd<UnixListener>) -> io::Result<PlainStream> {
+async fn next(socket: &AsyncFd<Watched>) -> io::Result<PlainStream> {
     loop {
         // An error means that another look is needed.
-        if let Ok(accepted) = socket.readable().await?.try_io(|socket| socket.get_ref().accept()) {
-            return accepted.map(|(stream, _)| stream);
+        if let Ok(accepted) = socket.readable().await?.try_io(|socket| socket.get_ref().0.accept()) {
+            return accepted;
         }
     }
 }
@@ -342,6 +354,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs::{self, File};
     use std::os::fd::BorrowedFd;
+    use std::os::unix::net::UnixListener;
     use std::process::Command;
     use std::time::Instant;
 
@@ -478,7 +491,7 @@ mod tests {
         assert!(listener.may_come_in(&stranger));
         let (ours, theirs) = UnixStream::pair().unwrap();
         let place = Arc::clone(&listener.places).acquire_owned().await.unwrap();
-        let ours = Stream::accepted(ours.into_std().unwrap(), place).unwrap();
+        let ours = Stream::accepted(ours.into_std().unwrap().into(), place).unwrap();
         refuse(&ours, RpcError::new(ErrorKind::Forbidden, "no"));
         drop(ours);
         assert_eq!(refusal(theirs).await.kind(), ErrorKind::Forbidden);

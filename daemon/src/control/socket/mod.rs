@@ -12,18 +12,18 @@ pub mod tracing;
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use interprocess::local_socket::prelude::*;
+use interprocess::local_socket::{ListenerNonblockingMode, ListenerOptions};
+use interprocess::os::unix::local_socket::{FilesystemUdSocket, ListenerOptionsExt};
+use interprocess::os::unix::uds_local_socket::Listener as Socket;
 use listenfd::ListenFd;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::AcceptConn;
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, socket,
-};
-use nix::sys::stat::{Mode, fchmod};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, getsockopt, listen, socket};
 
 use super::socket::lock::{Lock, LockError};
 use super::socket::peer::Members;
@@ -91,11 +91,11 @@ impl BindError {
 
 /// A listening socket that systemd passed.
 #[derive(Debug)]
-pub struct Activated(UnixListener);
+pub struct Activated(Socket);
 
 impl AsRawFd for Activated {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.0.as_fd().as_raw_fd()
     }
 }
 
@@ -118,7 +118,7 @@ pub fn adopt() -> Result<Option<Activated>, BindError> {
     if !getsockopt(&socket, AcceptConn).map_err(|errno| BindError::Activation(errno.into()))? {
         return Err(BindError::Activation(io::Error::other("it does not listen")));
     }
-    Ok(Some(Activated(socket)))
+    Ok(Some(Activated(Socket::from(socket))))
 }
 
 /// A listening socket, nonblocking and closed on exec, and our claim on its path.
@@ -126,7 +126,7 @@ pub fn adopt() -> Result<Option<Activated>, BindError> {
 pub struct Bound {
     // The claim is dropped first: it recognises its socket file by an inode that lives as long as the socket does.
     pub(super) claim: Claim,
-    pub(super) socket: UnixListener,
+    pub(super) socket: Socket,
     pub(super) members: Option<Members>,
 }
 
@@ -186,8 +186,9 @@ impl Bound {
     /// If the socket cannot be made nonblocking.
     pub fn activated(passed: Activated, path: &Path, members: Option<Members>) -> Result<Self, BindError> {
         let Activated(socket) = passed;
-        socket.set_nonblocking(true).map_err(BindError::Activation)?;
+        socket.set_nonblocking(ListenerNonblockingMode::Accept).map_err(BindError::Activation)?;
         let path = socket
+            .inner()
             .local_addr()
             .ok()
             .and_then(|address| address.as_pathname().map(Path::to_path_buf))
@@ -247,17 +248,10 @@ fn group_of(path: &Path) -> Option<Members> {
 }
 
 /// Binds a path whose lock we hold, in place of a stale socket.
-fn listen_at(
-    path: &Path,
-    address: &UnixAddr,
-    members: Option<&Members>,
-) -> Result<(UnixListener, (u64, u64)), BindError> {
+fn listen_at(path: &Path, address: &UnixAddr, members: Option<&Members>) -> Result<(Socket, (u64, u64)), BindError> {
     let io = |source: io::Error| BindError::Io { path: path.to_path_buf(), source };
     remove_stale(path, address)?;
-    let socket = stream_socket().map_err(|errno| io(errno.into()))?;
-    // A socket file is born with the mode of its socket.
-    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|errno| io(errno.into()))?;
-    bind(socket.as_raw_fd(), address).map_err(|errno| io(errno.into()))?;
+    let socket = make(path).map_err(io)?;
     let made = fs::symlink_metadata(path).map_err(io)?;
     let prepared = (|| {
         if made.mode() & 0o777 != 0o600 {
@@ -266,6 +260,7 @@ fn listen_at(
         if let Some(members) = members {
             open_to(path, members.gid, 0o660)?;
         }
+        // It listens already, with the library's backlog.
         Backlog::new(BACKLOG).and_then(|backlog| listen(&socket, backlog)).map_err(|errno| io(errno.into()))
     })();
     if let Err(error) = prepared {
@@ -273,7 +268,15 @@ fn listen_at(
         _ = fs::remove_file(path);
         return Err(error);
     }
-    Ok((UnixListener::from(socket), identity(&made)))
+    Ok((socket, identity(&made)))
+}
+
+/// Makes a listening socket and its file, which has the mode 0600 from its first moment on. The caller decides whose
+/// the path is: no file is overwritten here, and none is removed when the socket is dropped.
+fn make(path: &Path) -> io::Result<Socket> {
+    let options = ListenerOptions::new().name(path.to_fs_name::<FilesystemUdSocket>()?);
+    let options = options.nonblocking(ListenerNonblockingMode::Accept).reclaim_name(false).try_overwrite(false);
+    options.mode(0o600).create_sync_as()
 }
 
 /// The lock file beside a socket.
@@ -331,7 +334,9 @@ fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), BindError> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use nix::sys::socket::bind;
 
     use super::*;
 
@@ -352,12 +357,10 @@ mod tests {
 
     #[test]
     fn the_socket_is_born_with_its_mode() {
-        // What `bind` relies on: the file takes the mode of the socket, less the umask, with no moment in between.
+        // Nothing else sets a mode here, so it is the mode from the first moment on.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let socket = stream_socket().unwrap();
-        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-        bind(socket.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        let _socket = make(&path).unwrap();
         assert_eq!(mode(&path), 0o600);
     }
 
@@ -450,7 +453,7 @@ mod tests {
     fn a_passed_socket_keeps_its_file_and_its_group() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control.sock");
-        let passed = || Activated(UnixListener::bind(&path).unwrap());
+        let passed = || Activated(UnixListener::bind(&path).unwrap().into());
         let bound = Bound::activated(passed(), Path::new("/elsewhere"), None).unwrap();
         assert_eq!((bound.path(), bound.claim.is_activated()), (path.as_path(), true));
         drop(bound);

@@ -6,10 +6,14 @@
 use std::fmt;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream as PlainStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
 
+use interprocess::TryClone;
+use interprocess::local_socket::traits::Stream as _;
+use interprocess::os::unix::uds_local_socket::Stream as PlainStream;
+use interprocess::os::unix::uds_local_socket::tokio::Stream as WatchedStream;
 use rustix::net::sockopt::set_socket_oobinline;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use tokio::net::UnixStream;
@@ -34,7 +38,7 @@ enum Place {
 /// An accepted connection.
 pub struct Stream {
     /// `None` only while it is dropped.
-    kept: Option<(UnixStream, Place)>,
+    kept: Option<(WatchedStream, Place)>,
 }
 
 impl fmt::Debug for Stream {
@@ -59,11 +63,11 @@ impl Stream {
             Ok(spare) => spare,
             Err(error) => return Err((Refused::new(stream, place), error)),
         };
-        match UnixStream::from_std(stream) {
+        match UnixStream::from_std(StdStream::from(OwnedFd::from(stream))) {
             // No last drop of it: the other one stays.
             Ok(stream) => {
                 drop(spare);
-                Ok(Self { kept: Some((stream, Place::Arriving { _place: place })) })
+                Ok(Self { kept: Some((stream.into(), Place::Arriving { _place: place })) })
             }
             Err(error) => Err((Refused::new(spare, place), error)),
         }
@@ -104,7 +108,7 @@ impl Deref for Stream {
 
     fn deref(&self) -> &UnixStream {
         match &self.kept {
-            Some((stream, _)) => stream,
+            Some((stream, _)) => stream.inner(),
             None => unreachable!("it is there until it is dropped"),
         }
     }
