@@ -1,6 +1,7 @@
-//! Failures of a command: the message, what to do next, and the exit code of section 12.
+//! Defines [`Failure`], the reason why a command did not do what was asked, and prints it with a hint for the user.
 //!
-//! Every exit code comes from here or from a run. No other module of this crate knows such a number.
+//! The only place with the hints for refusals of the daemon. Which exit code a failure has is decided in `exit_code`.
+//! Must not look into the text of a refusal to tell refusals apart: their kind and reason do that.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -175,23 +176,6 @@ impl Failure {
         matches!(self, Self::Refused(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NoLongerApplies))
     }
 
-    /// The exit code.
-    pub(crate) fn code(&self) -> u8 {
-        match self {
-            Self::Usage { .. } | Self::Read { .. } => exit::USAGE,
-            Self::Refused(error) => error.data.exit_code,
-            Self::Client(error) => error.code(),
-            Self::Start(StartError::NoSocket { .. }) => exit::USAGE,
-            Self::Start(_) | Self::Gone { .. } => exit::UNREACHABLE,
-            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::SUCCEEDED,
-            Self::Write { source, .. } if is_of_the_name(source) => exit::USAGE,
-            Self::Output(_) | Self::Write { .. } => exit::INTERNAL,
-            Self::Other { code, .. } => *code,
-            Self::Detached { .. } => exit::INTERRUPTED,
-            Self::Unsettled { why, .. } => why.code(),
-        }
-    }
-
     /// What to do next, where there is something.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
@@ -231,22 +215,6 @@ impl Failure {
         };
         code
     }
-}
-
-/// Whether the named file is wrong, and not the disk.
-fn is_of_the_name(error: &io::Error) -> bool {
-    use io::ErrorKind as Kind;
-    matches!(
-        error.kind(),
-        Kind::NotFound
-            | Kind::PermissionDenied
-            | Kind::AlreadyExists
-            | Kind::NotADirectory
-            | Kind::IsADirectory
-            | Kind::ReadOnlyFilesystem
-            | Kind::InvalidInput
-            | Kind::InvalidFilename
-    ) || error.raw_os_error() == Some(nix::libc::ELOOP)
 }
 
 fn refusal_hint(error: &RpcError) -> Option<String> {
@@ -297,31 +265,6 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
     use harness_protocol::time::Span;
-
-    #[test]
-    fn a_refusal_ends_with_the_code_that_the_daemon_gave() {
-        let mut error = RpcError::new(ErrorKind::Provider, "no");
-        assert_eq!(Failure::Refused(error.clone()).code(), 1);
-        error.data.exit_code = exit::CREDENTIALS;
-        assert_eq!(Failure::Refused(error).code(), 4);
-        for (kind, code) in [
-            (ErrorKind::NotFound, 6),
-            (ErrorKind::NoLongerApplies, 6),
-            (ErrorKind::Ambiguous, 2),
-            (ErrorKind::Busy, 75),
-            (ErrorKind::Held, 75),
-            (ErrorKind::Internal, 70),
-        ] {
-            assert_eq!(Failure::from(ClientError::Refused(RpcError::new(kind, "no"))).code(), code);
-        }
-    }
-
-    #[test]
-    fn a_lost_or_silent_daemon_is_unreachable_and_too_large_a_request_is_a_usage_error() {
-        assert_eq!(Failure::from(ClientError::Lost { taken: Taken::Maybe }).code(), 7);
-        assert_eq!(Failure::from(ClientError::Silent { seconds: 10, pid: Some(4) }).code(), 7);
-        assert_eq!(Failure::from(ClientError::TooLarge { bytes: 10 << 20 }).code(), 2);
-    }
 
     #[test]
     fn a_reader_that_has_left_is_a_good_end_and_a_full_disk_is_not() {

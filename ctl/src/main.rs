@@ -10,6 +10,7 @@ mod client;
 mod commands;
 mod context;
 mod error;
+mod exit_code;
 mod launch;
 mod output;
 mod progress;

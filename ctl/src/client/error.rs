@@ -55,18 +55,6 @@ pub(crate) enum ClientError {
 }
 
 impl ClientError {
-    /// The exit code of a command that ends with this error.
-    pub(crate) fn code(&self) -> u8 {
-        use harness_protocol::run::exit;
-        match self {
-            Self::TooLarge { .. } => exit::USAGE,
-            Self::Refused(error) => error.data.exit_code,
-            Self::Garbled(_) => exit::INTERNAL,
-            Self::Interrupted => exit::INTERRUPTED,
-            Self::Lost { .. } | Self::Silent { .. } | Self::Io(_) => exit::UNREACHABLE,
-        }
-    }
-
     /// What to do next.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {

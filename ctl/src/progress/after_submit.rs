@@ -9,12 +9,13 @@ use harness_protocol::run::exit;
 use crate::cli::submit::ThenArgs;
 use crate::context::Ctx;
 use crate::error::Failure;
+use crate::exit_code::worst;
 use crate::output::note;
 use crate::progress::end_of_run::{check_output, end};
 use crate::progress::follow_one::{Watched, watch, watch_several};
 use crate::progress::line_writer::Sink;
 use crate::progress::wait_many::Many;
-use crate::select::{named, worst};
+use crate::select::named;
 use crate::session::long_poll;
 use crate::session::wait_reasons::Teller;
 

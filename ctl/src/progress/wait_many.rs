@@ -13,11 +13,11 @@ use crate::client::timeouts::PATIENCE;
 use crate::client::{Flow, Note};
 use crate::context::Ctx;
 use crate::error::Failure;
+use crate::exit_code::worst;
 use crate::output::{Progress, note};
 use crate::progress::line_writer::Sink;
 use crate::render::result_line::Outcome;
 use crate::render::units::count;
-use crate::select::worst;
 use crate::session::long_poll::{of_runs, remaining, show_params};
 use crate::session::wait_reasons::{LOOK_EVERY, LOOKED_AT, TellerOfMany};
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, ListParams, RpcError, Selector, Subject, method};
-use harness_protocol::run::{RunState, RunView, exit};
+use harness_protocol::run::{RunState, RunView};
 use serde::Deserialize;
 
 use crate::cli::select::SelectArgs;
@@ -219,30 +219,6 @@ pub(crate) fn ids_of(runs: &[RunView]) -> Vec<RunId> {
     runs.iter().map(|run| run.id).collect()
 }
 
-/// From the worst to the best: first unknown outcomes, then failures that would affect every other run as well, then
-/// failures of single runs.
-const WORST_FIRST: [u8; 9] = [
-    exit::STILL_RUNNING,
-    exit::INTERNAL,
-    exit::CREDENTIALS,
-    exit::FAILED,
-    exit::BUDGET,
-    exit::TIME_LIMIT,
-    exit::NEEDS_ANSWER,
-    exit::NOT_FOUND,
-    exit::CANCELLED,
-];
-
-/// The exit code of several runs: the worst of theirs.
-pub(crate) fn worst(codes: impl IntoIterator<Item = u8>) -> u8 {
-    let place = |code: u8| match code {
-        exit::SUCCEEDED => usize::MAX,
-        // An unknown code is a failure.
-        code => WORST_FIRST.iter().position(|other| *other == code).unwrap_or(3),
-    };
-    codes.into_iter().min_by_key(|code| place(*code)).unwrap_or(exit::SUCCEEDED)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -277,27 +253,6 @@ mod tests {
         }
         for wrong in ["{", "{}", "{\"id\":7}", "a\n{\"run\":\"b\"}"] {
             assert_eq!(ids(wrong).unwrap_err().code(), 2, "{wrong:?}");
-        }
-    }
-
-    /// Entry U11 in `tests/README.md`.
-    #[test]
-    fn of_several_codes_the_worst_is_told_whatever_their_order() {
-        for (codes, expected) in [
-            (&[][..], 0),
-            (&[0, 0], 0),
-            (&[0, 5, 0], 5),
-            (&[5, 1], 1),
-            (&[9, 0], 9),
-            (&[9, 124, 3], 9),
-            (&[1, 4, 9], 4),
-            (&[70, 4, 1], 70),
-            (&[0, 8, 70], 8),
-            (&[6, 5], 6),
-            (&[77, 9], 77),
-        ] {
-            assert_eq!(worst(codes.iter().copied()), expected, "{codes:?}");
-            assert_eq!(worst(codes.iter().rev().copied()), expected, "{codes:?}");
         }
     }
 

@@ -19,9 +19,10 @@ use crate::cli::runs::ExportArgs;
 use crate::commands::run::export_script::Exported;
 use crate::context::Ctx;
 use crate::error::Failure;
+use crate::exit_code::worst;
 use crate::output::{Progress, note};
 use crate::render::units::{bytes, count};
-use crate::select::{choose, only_name, worst};
+use crate::select::{choose, only_name};
 
 /// Bytes of one request for output.
 const CHUNK: u32 = 4 * 1024 * 1024;

@@ -11,10 +11,10 @@ use harness_protocol::run::{RunView, exit};
 use crate::cli::submit::ThenArgs;
 use crate::context::Ctx;
 use crate::error::Failure;
+use crate::exit_code::worst;
 use crate::output::note;
 use crate::progress::after_submit;
 use crate::render::text::clean;
-use crate::select::worst;
 
 /// Makes the request for each of several runs, and continues with the new runs.
 pub(in crate::commands) fn each(

@@ -10,11 +10,12 @@ use crate::cli::runs::ShowArgs;
 use crate::commands::provider;
 use crate::context::Ctx;
 use crate::error::Failure;
+use crate::exit_code::worst;
 use crate::output::note;
 use crate::render;
 use crate::render::text::{clean, why, with_newline};
 use crate::render::units::now;
-use crate::select::{choose, head, only_name, worst};
+use crate::select::{choose, head, only_name};
 use crate::session::long_poll::show_params;
 
 /// A run with its whole transcript, as one object.

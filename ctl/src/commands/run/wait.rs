@@ -9,12 +9,13 @@ use harness_protocol::run::{RunView, exit};
 use crate::cli::runs::WaitArgs;
 use crate::context::Ctx;
 use crate::error::Failure;
+use crate::exit_code::worst;
 use crate::progress::end_of_run::{check_output, end};
 use crate::progress::line_writer::Sink;
 use crate::progress::wait_for_state::each_for;
 use crate::progress::wait_many::Many;
 use crate::render::result_line::Outcome;
-use crate::select::{find, ids_of, live_of_all, only_name, selector, worst};
+use crate::select::{find, ids_of, live_of_all, only_name, selector};
 use crate::session::long_poll;
 use crate::session::wait_reasons::Teller;
 
