@@ -1,7 +1,8 @@
-//! Turns the texts of the configuration files into a [`Config`]. The files apply in order: a later one overrides an
-//! earlier one.
+//! Turns the texts of the configuration files into a [`Config`]. The files apply in order: if two set the same key, the
+//! later one counts.
 //!
-//! Owns the allowed range of every key. Must never read a file: it gets the texts.
+//! The only place that says which keys the files may have; `settings` has the allowed ranges. Must not read a file: it
+//! gets the texts, so that a reload checks exactly what it has read.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,19 +12,10 @@ use harness_protocol::limit::CallLimit;
 use harness_protocol::time::Span;
 use harness_protocol::variable::check_name;
 
-use super::provider_builder::{Sketch, WIDEST};
+use super::provider_builder::Sketch;
+use super::settings::allowed::{self, MOST_PASSED};
 use super::toml_reader::{Place, Section, Source, hint};
 use super::{Config, ConfigError, Dialects, Origins, Problem, Share};
-
-/// Largest value of a key that is a plain count.
-const MANY: u32 = 10_000_000;
-/// Least memory bound in bytes: room for two of the largest frames.
-const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
-const MOST_MEMORY: u64 = 1 << 40;
-/// Largest text that fits a frame with room for what surrounds it.
-const LARGEST_TEXT: u32 = 7 * 1024 * 1024;
-/// Most variables that are passed.
-const MOST_PASSED: usize = 64;
 
 /// The configuration as far as the files were read.
 struct Draft {
@@ -73,21 +65,21 @@ impl Draft {
 
     fn take(&mut self, root: &mut Section<'_>) {
         root.section("lane", |lane| {
-            lane.section("tool", |tool| set(&mut self.config.tool_width, tool.count("width", 1..=WIDEST)));
+            lane.section("tool", |tool| set(&mut self.config.tool_width, tool.count("width", allowed::WIDTH)));
         });
         root.named("provider", |name, place, section| self.provider(name, place, section));
         root.named("share", |name, _, section| {
             let share = self.config.shares.entry(name.into()).or_insert(Share { weight: 1, max: None });
-            set(&mut share.weight, section.count("weight", 1..=10_000));
-            share.max = section.count("max", 1..=WIDEST).or(share.max);
+            set(&mut share.weight, section.count("weight", allowed::SHARE_WEIGHT));
+            share.max = section.count("max", allowed::SHARE_MAX).or(share.max);
         });
         root.section("run", |run| self.run(run));
         root.section("tool", |tool| {
             tool.section("shell", |shell| {
                 let to = &mut self.config.shell;
                 set(&mut to.timeout, shell.seconds("timeout_seconds"));
-                set(&mut to.envelope_bytes, shell.count("envelope_bytes", 1024..=1024 * 1024));
-                set(&mut to.output_bytes, shell.whole("output_bytes", 0..=1 << 40));
+                set(&mut to.envelope_bytes, shell.count("envelope_bytes", allowed::ENVELOPE_BYTES));
+                set(&mut to.output_bytes, shell.whole("output_bytes", allowed::OUTPUT_BYTES));
                 if let Some(names) = shell.list_of_texts("pass") {
                     if let Some((_, place)) = names.get(MOST_PASSED) {
                         shell.tell(place.problem(format!("`tool.shell.pass` has more than {MOST_PASSED} names")));
@@ -135,23 +127,26 @@ impl Draft {
         if let Some((model, _)) = run.text("model") {
             self.config.run.model = Some(model);
         }
-        set(&mut self.config.run.max_steps, run.count("max_steps", 1..=1_000_000));
+        set(&mut self.config.run.max_steps, run.count("max_steps", allowed::MAX_STEPS));
     }
 
     fn limits(&mut self, limits: &mut Section<'_>) {
         let to = &mut self.config.limits;
-        set(&mut to.live_runs, limits.count("live_runs", 1..=MANY));
-        set(&mut to.finished_runs, limits.count("finished_runs", 0..=MANY));
-        set(&mut to.children, limits.count("children", 0..=MANY));
-        set(&mut to.depth, limits.count("depth", 1..=64));
-        set(&mut to.calls_per_step, limits.count("calls_per_step", 1..=10_000));
-        set(&mut to.text_bytes, limits.count("text_bytes", 1024..=LARGEST_TEXT));
-        set(&mut to.inbox, limits.count("inbox", 1..=MANY));
-        set(&mut to.connections, limits.count("connections", 1..=WIDEST));
-        set(&mut to.requests_per_connection, limits.count("requests_per_connection", 1..=MANY));
-        set(&mut to.subscriptions_per_connection, limits.count("subscriptions_per_connection", 1..=10_000));
-        set(&mut to.events, limits.count("events", 1..=MANY));
-        if let Some(bytes) = limits.whole("memory_bytes", LEAST_MEMORY..=MOST_MEMORY) {
+        set(&mut to.live_runs, limits.count("live_runs", allowed::LIVE_RUNS));
+        set(&mut to.finished_runs, limits.count("finished_runs", allowed::FINISHED_RUNS));
+        set(&mut to.children, limits.count("children", allowed::CHILDREN));
+        set(&mut to.depth, limits.count("depth", allowed::DEPTH));
+        set(&mut to.calls_per_step, limits.count("calls_per_step", allowed::CALLS_PER_STEP));
+        set(&mut to.text_bytes, limits.count("text_bytes", allowed::TEXT_BYTES));
+        set(&mut to.inbox, limits.count("inbox", allowed::INBOX));
+        set(&mut to.connections, limits.count("connections", allowed::CONNECTIONS));
+        set(&mut to.requests_per_connection, limits.count("requests_per_connection", allowed::REQUESTS_PER_CONNECTION));
+        set(
+            &mut to.subscriptions_per_connection,
+            limits.count("subscriptions_per_connection", allowed::SUBSCRIPTIONS_PER_CONNECTION),
+        );
+        set(&mut to.events, limits.count("events", allowed::EVENTS));
+        if let Some(bytes) = limits.whole("memory_bytes", allowed::MEMORY_BYTES) {
             to.memory_bytes = bytes;
             to.event_bytes = to.memory_bytes / 4;
         }
@@ -159,10 +154,12 @@ impl Draft {
 
     fn retention(&mut self, retention: &mut Section<'_>) {
         let to = &mut self.config.retention;
-        to.age =
-            retention.count("age_days", 1..=36_500).map(|days| Span::from_secs(u64::from(days) * 86_400)).or(to.age);
-        to.runs = retention.count("runs", 0..=MANY).or(to.runs);
-        set(&mut to.events, retention.count("events", 10..=MANY));
+        to.age = retention
+            .count("age_days", allowed::RETENTION_AGE_DAYS)
+            .map(|days| Span::from_secs(u64::from(days) * 86_400))
+            .or(to.age);
+        to.runs = retention.count("runs", allowed::RETENTION_RUNS).or(to.runs);
+        set(&mut to.events, retention.count("events", allowed::RETENTION_EVENTS));
         set(&mut to.every, retention.seconds("every_seconds"));
     }
 

@@ -1,8 +1,8 @@
-//! The configuration of the daemon: `read` reads the files, `toml_reader` parses one file, `load` and `build` check the
-//! values, and [`Config`] is the result, which is always valid.
+//! Reads the configuration of the daemon from its files, and checks it.
 //!
-//! Owns the types and their defaults; `load` and `build` own the allowed ranges. Must never read a file outside of
-//! `read`.
+//! `read` finds and reads the files, `toml_reader` parses one, `load` and `provider_builder` check the values. The
+//! result is a [`Config`] (`settings`), which is always valid. A wrong file gives a [`ConfigError`] with every problem,
+//! by file and line, and no configuration.
 
 pub mod diff;
 mod load;
@@ -11,15 +11,11 @@ mod provider;
 mod provider_builder;
 mod read;
 mod reload_error;
+mod settings;
 mod toml_reader;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
-
-use harness_protocol::limit::CallLimits;
-use harness_protocol::time::Span;
 
 pub use origins::Origins;
 pub use provider::{
@@ -27,151 +23,7 @@ pub use provider::{
 };
 pub use read::{ConfigSource, LoadError, Loaded, ReadError};
 pub use reload_error::ReloadError;
-
-/// The complete configuration, checked.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Config {
-    /// The tool lane: `[lane.tool]`.
-    pub tool_width: u32,
-    /// Providers by name: `[provider.NAME]`. `scripted` is always there.
-    pub providers: BTreeMap<Arc<str>, Provider>,
-    /// Shares by name: `[share.NAME]`. `default` is always there.
-    pub shares: BTreeMap<Arc<str>, Share>,
-    /// Defaults of a submit: `[run]`.
-    pub run: RunDefaults,
-    /// The shell tool: `[tool.shell]`.
-    pub shell: Shell,
-    /// Bounds on runs, connections and memory: `[limits]`.
-    pub limits: Bounds,
-    /// The control socket: `[control]`.
-    pub control: Control,
-    /// Which finished runs the daemon removes: `[retention]`.
-    pub retention: Retention,
-    /// Guarantees of commits: `[journal]`.
-    pub journal: JournalConfig,
-}
-
-impl Config {
-    /// The variables of the environment that hold keys.
-    pub fn variables_with_keys(&self) -> BTreeSet<String> {
-        let endpoints = self.providers.values().filter_map(|provider| provider.endpoint.as_deref());
-        let variable = |endpoint: &Endpoint| match &endpoint.key {
-            Some(KeySource::Environment(name)) => Some(name.to_string()),
-            _ => None,
-        };
-        endpoints.filter_map(variable).collect()
-    }
-}
-
-/// A share of the lanes' capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
-    /// The share's part of the grants, in proportion to the weights of the others; at least 1.
-    pub weight: u32,
-    /// Most permits at once; `None` for no limit.
-    pub max: Option<u32>,
-}
-
-/// The values that a run gets if its submit names none.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunDefaults {
-    /// The provider, by its name in the configuration.
-    pub provider: Arc<str>,
-    /// The model; `None` means the provider's configured one.
-    pub model: Option<Arc<str>>,
-    /// The number of inferences after which a run ends.
-    pub max_steps: u32,
-}
-
-/// The shell tool.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Shell {
-    /// Time limit of a call that names none.
-    pub timeout: Span,
-    /// Bytes of each stream that an envelope keeps.
-    pub envelope_bytes: u32,
-    /// Bytes of each stream that are kept on disk.
-    pub output_bytes: u64,
-    /// Limits for each process of a call, if its run names none: `[tool.shell.limits]`.
-    pub limits: CallLimits,
-    /// Environment variables that each call gets, with the values of the client that submits the run.
-    pub pass: Vec<Arc<str>>,
-}
-
-/// Upper bounds. A request beyond one of them gets an error that names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bounds {
-    /// Runs that have not ended.
-    pub live_runs: u32,
-    /// Finished runs that stay in memory; the journal answers for the others.
-    pub finished_runs: u32,
-    /// Approximate bytes of the transcripts and specifications of finished runs that stay in memory.
-    pub finished_bytes: u64,
-    /// Children of one run.
-    pub children: u32,
-    /// Depth of a tree of runs; a run without a parent has depth 1.
-    pub depth: u32,
-    /// Calls of one answer.
-    pub calls_per_step: u32,
-    /// Bytes of a prompt, a message or an answer.
-    pub text_bytes: u32,
-    /// Requests that wait for the driver.
-    pub inbox: u32,
-    /// Connections at once.
-    pub connections: u32,
-    /// Requests of one connection without a reply.
-    pub requests_per_connection: u32,
-    /// Subscriptions of one connection.
-    pub subscriptions_per_connection: u32,
-    /// Events that stay in memory for subscribers.
-    pub events: u32,
-    /// Approximate bytes of these: a quarter of `memory_bytes`.
-    pub event_bytes: u64,
-    /// Bytes of memory for unfinished frames, requests without an answer, answers that clients have not read, and the
-    /// events that stay in memory, together, with the overhead of the allocator.
-    pub memory_bytes: u64,
-}
-
-/// Guarantees of commits in addition to that of an acknowledgement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JournalConfig {
-    /// Sync the event that a call starts before its command starts: after a power loss the call is not executed a
-    /// second time.
-    pub sync_calls: bool,
-}
-
-impl Default for JournalConfig {
-    fn default() -> Self {
-        Self { sync_calls: true }
-    }
-}
-
-/// Which finished trees of runs the daemon removes. Without configuration it removes none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retention {
-    /// Trees that ended longer ago than this.
-    pub age: Option<Span>,
-    /// Trees that are not among this many of the latest.
-    pub runs: Option<u32>,
-    /// The number of latest events of the daemon, its lanes and providers that always stay. Older ones are removed once
-    /// they no longer affect the present state.
-    pub events: u32,
-    /// Interval between removals.
-    pub every: Span,
-}
-
-impl Default for Retention {
-    fn default() -> Self {
-        Self { age: None, runs: None, events: 10_000, every: Span::from_secs(60) }
-    }
-}
-
-/// The control socket.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Control {
-    /// The group that may connect, in addition to the owner.
-    pub group: Option<String>,
-}
+pub use settings::{Bounds, Config, Control, JournalConfig, Retention, RunDefaults, Share, Shell};
 
 /// All problems of the configuration, in the order of files and lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,47 +54,3 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
-
-impl Default for Config {
-    fn default() -> Self {
-        let scripted = Provider::scripted(Provider::WIDTH);
-        Self {
-            tool_width: 8,
-            providers: BTreeMap::from([("scripted".into(), scripted)]),
-            shares: BTreeMap::from([("default".into(), Share { weight: 1, max: None })]),
-            run: RunDefaults { provider: "scripted".into(), model: None, max_steps: 500 },
-            shell: Shell {
-                timeout: Span::from_secs(120),
-                envelope_bytes: 32 * 1024,
-                output_bytes: 64 * 1024 * 1024,
-                limits: CallLimits::default(),
-                pass: Vec::new(),
-            },
-            limits: Bounds::default(),
-            control: Control::default(),
-            retention: Retention::default(),
-            journal: JournalConfig::default(),
-        }
-    }
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self {
-            live_runs: 100_000,
-            finished_runs: 1_000,
-            finished_bytes: 64 * 1024 * 1024,
-            children: 1_000,
-            depth: 8,
-            calls_per_step: 128,
-            text_bytes: 7 * 1024 * 1024,
-            inbox: 4_096,
-            connections: 1_024,
-            requests_per_connection: 1_024,
-            subscriptions_per_connection: 16,
-            events: 200_000,
-            event_bytes: 128 * 1024 * 1024,
-            memory_bytes: 512 * 1024 * 1024,
-        }
-    }
-}

@@ -12,10 +12,9 @@ use serde_json::Value;
 
 use super::Problem;
 use super::provider::{self, DialectRules, Dialects, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
+use super::settings::allowed;
 use super::toml_reader::{Number, Place, Section};
 
-/// Largest configured width of a lane.
-pub(super) const WIDEST: u32 = 100_000;
 /// Why keys for an endpoint are refused for a provider without a network. `of_endpoints` has the first such key.
 const OF_ENDPOINTS: &str = "a scripted provider uses no network";
 /// Least configured context, in tokens: no model takes fewer.
@@ -92,7 +91,7 @@ impl Sketch {
                 }
             }
         }
-        self.width = section.count("width", 1..=WIDEST).or(self.width);
+        self.width = section.count("width", allowed::WIDTH).or(self.width);
         set(&mut self.model, section.text("model").map(|(model, _)| model));
         self.take_price(section);
         if let Some(fallbacks) = section.text_or_texts("fallback") {
