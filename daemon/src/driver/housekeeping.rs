@@ -22,7 +22,7 @@ use crate::inbox::Inbox;
 use crate::journal::history::{History, Prunable};
 use crate::refusal::{Fault, JournalRefusal, Refusal};
 use crate::world::api::{Command, Reply};
-use crate::world::superseded::spent;
+use crate::world::redundant_events::spent;
 
 /// Runs that one step removes.
 const CHUNK: usize = 200;

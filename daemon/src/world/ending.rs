@@ -10,7 +10,7 @@ use crate::world::api::{Effect, JobId, Work};
 use crate::world::model::components::Stage;
 use crate::world::model::phase::Phase;
 use crate::world::tx::Tx;
-use crate::world::view::fit::{MOST_ERROR, fit_text};
+use crate::world::view::size_limits::{MOST_ERROR, fit_text};
 
 /// Bytes of the result of one call as JSON, so that its event and its entry fit into a frame.
 const MOST_RESULT: usize = 7 * 1024 * 1024;

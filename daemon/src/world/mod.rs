@@ -27,8 +27,8 @@ mod model;
 mod name_or_id;
 pub mod queries;
 mod recover;
+pub mod redundant_events;
 mod steps;
-pub mod superseded;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tools;

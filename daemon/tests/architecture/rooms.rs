@@ -34,7 +34,7 @@ pub(crate) const HOUSES: &[House] = &[
             "engine",
             "queries",
             "digest",
-            "superseded",
+            "redundant_events",
             "testing",
         ],
     },

@@ -5,11 +5,11 @@
 
 mod calls;
 mod clock;
-mod fits;
 mod inferences;
 mod lanes;
 mod pools;
 mod providers;
+mod replay_check;
 mod runs;
 mod transition;
 mod tree;
@@ -32,7 +32,7 @@ use super::model::run_state::condition;
 use super::model::toolsets::{Toolset, Toolsets};
 use crate::lane::{Claim, Lane, ShareId};
 
-pub(crate) use fits::fits;
+pub(crate) use replay_check::fits;
 
 /// Changes the world as the event says.
 pub(crate) fn apply(world: &mut World, event: &Event) {

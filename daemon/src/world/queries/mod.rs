@@ -25,8 +25,8 @@ use super::model::indexes::{Daemon, Interactions, Runs, Setup};
 use crate::config::Config;
 use crate::refusal::{NameRefusal, Refusal};
 use crate::tools::Catalogue;
-use crate::world::view::fit::{fit_list, view_bytes};
 use crate::world::view::run::view;
+use crate::world::view::size_limits::{fit_list, view_bytes};
 
 /// Runs of the world for a page of a list.
 #[derive(Debug)]

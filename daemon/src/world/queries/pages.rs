@@ -12,9 +12,9 @@ use harness_protocol::time::Timestamp;
 use super::super::commands::select;
 use super::super::model::indexes::OpenInteraction;
 use super::{Listed, ListedRun, TranscriptPage};
-use crate::world::view::fit::{REPLY_BYTES, entry_bytes, fit_entry, fit_text, leave_room};
 use crate::world::view::reads::Reads;
 use crate::world::view::run::{PlacesSeen, view, view_among};
+use crate::world::view::size_limits::{REPLY_BYTES, entry_bytes, fit_entry, fit_text, leave_room};
 
 /// Runs that a list looks at for one page.
 const MOST_SCANNED: usize = 50_000;

@@ -22,7 +22,7 @@ use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{ProviderHealth, Timer, Timers};
 use crate::world::model::phase::Phase;
 use crate::world::tx::Tx;
-use crate::world::view::fit::MOST_ERROR;
+use crate::world::view::size_limits::MOST_ERROR;
 
 /// How often a model is asked for a summary that gives none.
 const SUMMARY_TRIES: u32 = 3;

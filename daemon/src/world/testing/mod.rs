@@ -4,7 +4,7 @@
 pub(super) mod answers;
 pub(super) mod clock_jumps;
 pub(super) mod crowds;
-pub(super) mod holds;
-mod looks;
-mod prepared;
+mod preparation;
+pub(super) mod provider_holds;
 pub(crate) mod simulation;
+mod visit_counts;

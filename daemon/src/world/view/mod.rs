@@ -1,8 +1,8 @@
 //! The view of a run for clients, and its size limits. Reads the world, must never change it.
 
-pub(in crate::world) mod fit;
 pub(in crate::world) mod reads;
 pub(in crate::world) mod run;
+pub(in crate::world) mod size_limits;
 
-pub use fit::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
 pub(crate) use run::while_held;
+pub use size_limits::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};

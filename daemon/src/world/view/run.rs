@@ -21,8 +21,8 @@ use super::super::model::components::{BatchState, Call, Life, MAX_FAILURES, Show
 use super::super::model::indexes::{OpenInteraction, TOOL_LANE};
 use super::super::model::phase::Phase;
 use super::super::model::run_data::RunDataItem;
-use super::fit::{fit, take_denials};
 use super::reads::Reads;
+use super::size_limits::{fit, take_denials};
 use crate::lane::{Lane, Places, TicketId, TicketState};
 
 /// Characters of a title or of a command in a list.
