@@ -1,7 +1,8 @@
-//! Files and directories that get their name when they are complete. Until then they are in a hidden directory beside
-//! it.
+//! Makes new files and directories that get their name only when they are complete. Until then they are in a hidden
+//! directory beside that name, so no reader ever sees a part of them.
 //!
-//! Owns these hidden directories; only their owner may write to them. Must never replace a file.
+//! The only place that makes and removes these hidden directories; only their owner may write to them. It must not
+//! replace a file: if the name is taken, placing the new one fails.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

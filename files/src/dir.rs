@@ -1,6 +1,7 @@
-//! Open directories, and files made relative to them.
+//! Opens directories and keeps them open, and makes files relative to them, so that a swapped path leads nowhere else.
 //!
-//! Owns the walk along a path: no link of another user is followed. Must never replace an existing file.
+//! The only place that walks along a path by its parts. It must not follow a link that another user made: such a path
+//! is refused. It must not replace an existing file.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

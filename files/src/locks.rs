@@ -1,4 +1,4 @@
-//! The holders of a lock (`flock`) on a file, as the kernel lists them in `/proc/locks`. Reads only.
+//! Finds the processes that hold a lock (`flock`) on a file, by the kernel's list `/proc/locks`. Reads only.
 //!
 //! The kernel names the process that took the lock. That process may be dead while another one still has the
 //! descriptor.

@@ -1,4 +1,5 @@
-//! Opens existing files to be overwritten, as a shell does for `>`. Must never follow a link of another user.
+//! Opens a file to overwrite it, as a shell does for `>`. It must not follow a link that another user made: it fails
+//! instead.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! Recognises private groups, which have exactly one user: with a umask of 002, files are writable for such a group.
-//! Reads only.
+//! Recognises private groups, which have exactly one user. With a umask of 002, new files are writable for their group;
+//! this is harmless only if the group is private. Reads only.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -1,5 +1,6 @@
-//! Opens regular files, and nothing else: to open a pipe or to read a device could last for ever. Owns the modes in
-//! which both programs open files of their own.
+//! Opens regular files and refuses everything else, because opening a pipe or reading a device could last for ever.
+//!
+//! The only place with the modes in which both programs open files of their own.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,8 +1,8 @@
-//! Removes a directory with all of its content.
+//! Removes a directory with all of its content, within bounds: no recursion, few descriptors, and few names in memory.
 //!
-//! A run may write into the directory, so its depth and its number of entries are those that the run wanted. Owns the
-//! bounds: no recursion, few descriptors, and few names in memory. A directory below is moved to the top before it is
-//! emptied, so no path becomes long. No link is followed.
+//! A run may write into the directory, so its depth and its number of entries are as large as the run wants. A
+//! directory below is moved to the top before it is emptied, so no path becomes long. It must not follow a link: the
+//! link itself is removed.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,4 +1,4 @@
-//! Attacks by runs that plant or swap files in directories where an operator writes.
+//! Tests attacks by runs that plant or swap files in directories to which an operator writes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::{self, Permissions};

@@ -1,5 +1,7 @@
-//! Trusted files: only this user and root can have written their content. Owns the rule for that; changes nothing but
-//! copies.
+//! Decides whether a file is trusted: only this user and root can have written its content. Reads a trusted file, or
+//! copies it to a place that no other user can reach.
+//!
+//! The only place with that rule. It must not change the file itself.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
