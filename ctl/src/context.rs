@@ -1,4 +1,4 @@
-//! The context of every command: the session with the daemon, standard output, and the style of output.
+//! Defines the context that every command gets: the session with the daemon, standard output, and the style of output.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -1,7 +1,7 @@
-//! `harnessctl`: submit agent runs, follow them, answer them, and watch the lanes fill up.
+//! `harnessctl`: submits agent runs, follows them, answers their questions, and shows the lanes.
 //!
 //! Blocking, and quick to start: nothing is read or looked up before it is needed. Data goes to standard output,
-//! everything else to standard error. Knows only that of the daemon which `harness-protocol` defines.
+//! everything else to standard error. The command knows of the daemon only what `harness-protocol` defines.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "beside the driver, ctl is the one that reads the clock")]
 

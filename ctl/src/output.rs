@@ -1,4 +1,5 @@
-//! Standard output: buffered, flushed at defined points, coloured and cut only for people.
+//! Writes standard output and notes on standard error. Output is buffered, and flushed at defined points. Only a
+//! terminal gets colours and lines that are cut to its width.
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 

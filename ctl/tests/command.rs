@@ -1,4 +1,4 @@
-//! The real command against a stand-in for the daemon: its output, and its exit codes.
+//! Tests the real command against a stand-in for the daemon: its output, and its exit codes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fake;

@@ -1,4 +1,4 @@
-//! The real command against a stand-in for the daemon: what it reports as done, refused or incomplete.
+//! Tests the real command against a stand-in for the daemon: what it reports as done, refused or incomplete.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fake;

@@ -1,4 +1,4 @@
-//! `harnessctl` beside daemons of other versions.
+//! Tests `harnessctl` against daemons of other protocol versions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fake;

@@ -1,4 +1,4 @@
-//! Arguments of the commands about lanes.
+//! Defines the arguments of the commands about lanes.
 
 use clap::{Args, Subcommand};
 use harness_protocol::time::Span;

@@ -1,4 +1,4 @@
-//! The command line as text: its grammar and its help. Must never decide what an argument means: the commands do.
+//! Defines the grammar of the command line, and its help. It must not decide what an argument means: `commands/` does.
 
 pub(crate) mod lane;
 pub(crate) mod provider;

@@ -1,4 +1,4 @@
-//! Arguments of `provider` and `doctor`.
+//! Defines the arguments of `provider` and `doctor`.
 
 use clap::{Args, Subcommand};
 

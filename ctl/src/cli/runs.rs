@@ -1,4 +1,4 @@
-//! Arguments of the commands about runs.
+//! Defines the arguments of the commands about existing runs, such as `list`, `show`, `wait` and `logs`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Arguments that select runs: the same options for every command that takes runs.
+//! Defines the arguments that select runs (`RUN…`, `--label`, `--state`, `--all`): the same for every command that
+//! takes runs.
 
 use clap::Args;
 use harness_protocol::rpc::Selector;

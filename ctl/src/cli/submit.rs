@@ -1,4 +1,4 @@
-//! Arguments of `submit`.
+//! Defines the arguments of `submit`.
 
 use std::path::PathBuf;
 

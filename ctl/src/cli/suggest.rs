@@ -1,4 +1,4 @@
-//! Suggests the right command for an unknown one: by its meaning in other tools, not by its spelling.
+//! Suggests the right command for an unknown one, by its meaning in other tools: `ps` suggests `list`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 

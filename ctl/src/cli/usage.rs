@@ -1,4 +1,4 @@
-//! Arguments of `usage`.
+//! Defines the arguments of `usage`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! Parses values on the command line: numbers, durations, labels, deadlines. Pure: must never read a clock.
+//! Parses single values of the command line: numbers, durations, labels, deadlines. A wrong value gives an error that
+//! names the allowed ones. Pure: it must not read a clock, so `--deadline 2h` stays a duration here.
 
 use harness_protocol::limit::CallLimit;
 use harness_protocol::time::{Span, Timestamp};

@@ -1,4 +1,7 @@
-//! Opens a connection to a Unix socket within a time limit, and sorts the errors. Must never start a daemon.
+//! Opens a connection to a Unix socket within a time limit.
+//!
+//! An error is one of three: no process listens there, the user may not connect, or another error of the system. It
+//! must not start a daemon: `launch/` decides that by the kind of error.
 
 use std::io;
 use std::os::fd::AsRawFd;

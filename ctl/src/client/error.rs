@@ -1,4 +1,5 @@
-//! Errors of a connection, and their meaning for the caller: whether a request may be repeated. Must never repeat one.
+//! Defines the errors of a connection to the daemon, and tells for each whether the daemon may have read the request.
+//! It must not repeat a request: the caller decides.
 
 use std::io;
 

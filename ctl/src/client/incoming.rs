@@ -1,6 +1,7 @@
-//! Frames from the daemon: replies, and notifications.
+//! Parses the frames that come from the daemon: replies, and notifications.
 //!
-//! Pure. Reads only the fields that it needs to pass a frame on, so that additions of a newer daemon get through.
+//! Pure. It parses only the fields that it needs to pass a frame on, so that unknown fields and kinds of events of a
+//! newer daemon get through unchanged.
 
 use harness_protocol::event::{Delta, Event, Gap};
 use harness_protocol::id::{RunId, Seq};

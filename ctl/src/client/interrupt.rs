@@ -1,7 +1,7 @@
-//! Ctrl-C as a file descriptor that can be polled together with a socket.
+//! Turns Ctrl-C (SIGINT) into a file descriptor that can be polled together with a socket.
 //!
-//! Owns the handler of SIGINT. Once it is installed, an interrupt no longer ends the process: the caller must look at
-//! it in every wait. Must never decide what an interrupt ends.
+//! The only place with a handler of SIGINT. Once it is installed, an interrupt no longer ends the process: the caller
+//! must look at the descriptor in every wait, and decides what ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

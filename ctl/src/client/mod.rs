@@ -1,6 +1,7 @@
-//! One connection to the daemon: requests, replies in any order, and notifications.
+//! Sends requests to the daemon over one connection, and receives replies in any order, and notifications.
 //!
-//! Blocking. Owns the socket, its bounds and its time limits; never starts a daemon and never retries.
+//! Blocking. The only place that reads from and writes to the socket, with bounds and time limits. It must not start a
+//! daemon or repeat a request: a lost connection is an error, which `session/` handles.
 
 pub(crate) mod connect;
 pub(crate) mod error;

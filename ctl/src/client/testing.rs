@@ -1,4 +1,4 @@
-//! A substitute for the daemon on a real socket, for the unit tests of this crate.
+//! Provides a substitute for the daemon on a real socket, for the unit tests of this crate.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,4 @@
-//! Tests of the connection against a substitute for the daemon on a real socket.
+//! Tests the connection against a substitute for the daemon on a real socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;

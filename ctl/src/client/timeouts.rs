@@ -1,5 +1,4 @@
-//! Time limits: the limit for requests that should be answered at once, and limits in the form of `poll`. Reads no
-//! clock.
+//! Has the time limits of a connection, and converts a time limit to the argument of `poll`. Reads no clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! `doctor`: checks what a run needs: the daemon, its lanes, and each provider, by a short request.
+//! `doctor`: checks what a run needs: the daemon, its lanes, and each provider by a short request to it. It repairs
+//! nothing: it prints the command that does.
 
 use std::io::Write;
 

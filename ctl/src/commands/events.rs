@@ -1,7 +1,8 @@
-//! `events`: prints events as JSON lines.
+//! `events`: prints events as JSON lines. With `-f` it follows new events; without, it ends with the last event that
+//! existed when the command began.
 //!
-//! Without `-f` it ends with the last event that there was at the start. The daemon does not say when a filtered
-//! subscription has come that far, so in that case the filter is applied here.
+//! With a filter (`--kind`) the daemon sends matching events only, and nothing tells when it has passed that last
+//! event. So without `-f` all events are requested, and the filter is applied here.
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! The commands, a file each: each takes its arguments, sends requests and prints the replies.
+//! Runs the command that the arguments name. Each command has a file: it takes its arguments, sends requests and prints
+//! the replies.
 
 mod completions;
 mod daemon;

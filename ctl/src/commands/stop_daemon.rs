@@ -1,8 +1,8 @@
-//! Stops a daemon: by a request, or, where that is impossible, by a signal to the process that holds the state
-//! directory.
+//! Stops a daemon: by a request, or, if it answers none, by a signal to the process that holds the state directory.
 //!
-//! Owns when a signal is sent, and to which process: only to the daemon that has the lock, checked anew before each
-//! signal. Never says that no daemon runs while one does.
+//! The only place that decides when a signal is sent, and to which process: only to the daemon that has the lock, which
+//! is checked again before each signal. It must not report a stop while the daemon still runs: a daemon that is there
+//! after the time limit is an error.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The errors of finding or starting the daemon, each with a hint for the user. Owns these words; must never start or
-//! end a process.
+//! Defines the errors of finding or starting the daemon, each with a hint for the user. Has words only: it must not
+//! start or end a process.
 
 use std::io;
 use std::path::PathBuf;

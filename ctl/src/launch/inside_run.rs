@@ -1,7 +1,8 @@
-//! Whether this command is inside a run. No daemon is started from there, since its starter would be its operator.
+//! Tells whether this command executes inside a run. From there no daemon is started, because the process that starts a
+//! daemon becomes its operator: a run would get rights that it must not have.
 //!
-//! Owns the three signs, each of which is enough: the variable that calls get, the mark that they cannot remove, and a
-//! keeper among the ancestors. Reads `/proc`; changes nothing.
+//! Three signs count, and each is enough: the environment variable that calls get, the mark that a call cannot remove,
+//! and a keeper among the ancestors. Reads `/proc`; changes nothing.
 
 use std::fs;
 

@@ -1,9 +1,8 @@
-//! The holder of a state directory, found by its lock: the daemon that serves it, wherever its socket is.
+//! Finds the daemon that serves a state directory, by the lock that it holds, wherever its socket is.
 //!
-//! Owns the format of the lock file, as far as it is read here. The kernel names the process that has taken the lock;
-//! the file proves nothing, since any run of the daemon's user may have written to it. The socket is read from the
-//! file, and is used only if that process serves it. Only reads, and must never take a lock: that could delay a daemon
-//! that is about to start.
+//! The kernel names the process that has taken the lock. The content of the lock file proves nothing, since any run of
+//! the daemon's user may have written to it: the socket is read from that file, and is used only if the lock's holder
+//! serves it. It must not take the lock itself: that could delay a daemon that is about to start.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};

@@ -1,7 +1,7 @@
-//! Finds the daemon: connects to it, and starts one on demand if there is none.
+//! Finds the daemon and connects to it. If there is none, starts one on demand.
 //!
-//! Must never start a second daemon: the daemon's own lock decides, and the loser of that race connects to the winner.
-//! A socket that may not be opened is an error, never a reason to start another daemon. If no process serves the
+//! It must not start a second daemon: the daemon's own lock decides, and the process that loses connects to the winner.
+//! A socket that may not be opened is an error, and never a reason to start another daemon. If no process serves the
 //! socket, the lock of the state directory tells whether there is a daemon elsewhere, and where.
 
 pub(crate) mod error;

@@ -1,7 +1,7 @@
-//! Starts `harnessd --on-demand` and waits until it says that it serves, or why it does not.
+//! Starts `harnessd --on-demand`, and waits until it reports that it serves, or why it does not.
 //!
-//! The daemon inherits nothing from the process that happens to start it: no terminal, no directory, no ignored
-//! signals. Must never decide whether a daemon is started.
+//! The daemon gets no terminal, no directory and no ignored signals of the process that happens to start it. It must
+//! not decide whether a daemon is started: `launch` does.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,4 @@
-//! The steps after a submit: the id is printed, or the run is followed, or waited for. Must never submit a run.
+//! Does what a submit asks for after it: prints the id, follows the run, or waits for it. It must not submit a run.
 
 use std::io::{IsTerminal, Write};
 

@@ -1,8 +1,8 @@
-//! Questions of followed runs, asked and answered on the terminal.
+//! Shows the questions of followed runs on the terminal, and sends the answers that the user types.
 //!
-//! Owns the prompt: which question it shows, and when it is removed. Reads standard input only while there is a prompt.
-//! Input from before the prompt is not an answer, and neither is an empty line. An answer takes the same way as that of
-//! `reply`: the first answer wins.
+//! The only place that reads answers from a terminal: it decides which question the prompt shows, and when the prompt
+//! is removed. Input that was typed before the prompt appeared is not an answer, and neither is an empty line. The
+//! answer is sent by the same request as that of `reply`. If another answer was first, the daemon refuses this one.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufRead, IsTerminal, Write};

@@ -1,5 +1,5 @@
-//! Reports the end of a run: its answer on standard output or in a file, or the reason why there is none. Must never
-//! wait.
+//! Reports the end of a run: writes its answer to standard output or to a file, or prints why there is none. It must
+//! not wait.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,7 +1,8 @@
-//! Follows runs until they end, across restarts of the daemon.
+//! Follows one run or several until they end, across restarts of the daemon.
 //!
-//! Owns the list of followed runs, and the position in the events of each. With several runs, each line begins with the
-//! name of its run. Runs that had ended before are reported first, one after the other.
+//! It keeps the list of the followed runs, and for each the number of the last event that was shown, so that nothing is
+//! missed or shown twice after a restart. With several runs, each line begins with the name of its run. Runs that had
+//! ended before are reported first, one after the other.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

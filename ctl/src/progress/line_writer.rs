@@ -1,4 +1,4 @@
-//! Writes the lines of several runs to standard output, or to the named file. Owns that file; must never decide which
+//! Writes the lines of followed runs to standard output, or to the file that the user named. It must not decide which
 //! lines there are.
 
 use std::fs::File;

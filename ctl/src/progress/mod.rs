@@ -1,4 +1,4 @@
-//! The output of a command about runs, while it waits for them and when they end. Must never change a run, except to
+//! Shows what happens to runs while a command waits for them, and when they end. It must not change a run, except to
 //! answer a question.
 
 pub(crate) mod after_submit;

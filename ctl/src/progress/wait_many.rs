@@ -1,5 +1,5 @@
-//! Waits for many runs to end, by one subscription to their ends: a thousand runs cost one line each. Must never change
-//! a run.
+//! Waits for many runs to end, by one subscription to the events of their ends: a thousand runs cost one line each. It
+//! must not change a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! A lane as a bar: `[####....] >>> ~~`. `#` is a permit in use, `.` a free one, `>` a batch that waits for one, `~` a
-//! parked batch.
+//! Draws a lane as a bar: `[####....] >>> ~~`. `#` is a permit in use, `.` a free one, `>` a batch that waits for one,
+//! `~` a parked batch.
 //!
-//! Pure. It shows a state, in one line of any output. `indicatif` would not do: it shows progress on a terminal, and
-//! redraws by its own clock.
+//! Pure. The bar shows a state in one line, on any output. `indicatif` would not do: it shows progress on a terminal,
+//! and redraws by its own clock.
 
 use harness_protocol::lane::LaneReport;
 

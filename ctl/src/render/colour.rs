@@ -1,4 +1,5 @@
-//! Colours of the output, if the user wants them. Owns the choice; must never read a terminal.
+//! Adds colours to output if the user wants them (`--color`, `NO_COLOR`). The only place that decides this. The caller
+//! says whether the output is a terminal.
 
 use std::fmt::Display;
 

@@ -1,4 +1,5 @@
-//! Property tests: no text in a run, a lane, an event or a status controls a terminal, whichever function renders it.
+//! Tests by random texts that no text in a run, a lane, an event or a status controls a terminal, whichever function
+//! renders it.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The report of a lane, for people. Pure.
+//! Renders the report of a lane for people. Pure.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,7 @@
-//! Live output of one stream, put together from pieces that may be missing, late or repeated.
+//! Joins the live output of one stream from pieces that may be missing, late or repeated.
 //!
-//! Pure. Offsets decide: no byte is shown twice, and a missing part is asked for once, or reported as missing.
+//! Pure. The offset of each piece decides: no byte is shown twice, and a missing part is requested once, or reported as
+//! missing.
 
 /// What to do with a piece.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Text for people: colours, tables, bars. Writes to the given writer. Must never ask the daemon or the user.
+//! Renders texts for people: colours, tables, bars. Each function writes to the writer that it gets. It must not ask
+//! the daemon or the user.
 
 pub(crate) mod bar;
 pub(crate) mod colour;

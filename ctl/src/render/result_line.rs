@@ -1,4 +1,4 @@
-//! The end of a run, in one line. Owns the format of that line: `wait` and batches print it.
+//! Renders the end of a run in one line, which `wait` and batches print. The only place with the format of that line.
 
 use harness_protocol::event::Ending;
 use harness_protocol::rpc::RpcError;

@@ -1,4 +1,4 @@
-//! A run for people: its row in a list, and its page. Must never ask the daemon: it gets the view.
+//! Renders a run for people: its row in a list, and its page. It must not ask the daemon: it gets the view of the run.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,6 @@
-//! The screen of `lane --watch`: all summaries first, then as many holders as fit.
+//! Renders the screen of `lane --watch`: all summaries first, then as many holders as fit.
 //!
-//! Pure. Its lines neither wrap nor scroll.
+//! Pure. A line is cut to the width, so that none wraps and the screen does not scroll.
 
 use harness_protocol::lane::LaneReport;
 use harness_protocol::time::Timestamp;

@@ -1,4 +1,4 @@
-//! The status of the daemon, for people. Must never ask the daemon: it gets the status.
+//! Renders the status of the daemon for people. It must not ask the daemon: it gets the status.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! The style of output: with or without colours, for a person or for a program, and its width. Has data only.
+//! Defines the style of output: with or without colours, for a person or for a program, and its width. Has data only.
 
 use crate::render::colour::Paint;
 

@@ -1,8 +1,8 @@
-//! Tables: each column is as wide as its widest cell, and the last one is cut to the width of the terminal. Must never
-//! write a control character of a cell.
+//! Renders tables: each column is as wide as its widest cell, and the last one is cut to the width of the terminal. It
+//! must not write a control character of a cell: each cell is made safe for a terminal when it is made.
 //!
 //! Own code instead of `comfy-table`, which wraps cells and shrinks all columns. Here a row is always one line, ids are
-//! never cut, and a narrow terminal loses columns by importance. Each cell is made safe for a terminal when it is made.
+//! never cut, and a narrow terminal loses columns by importance.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! Makes texts of models and tools fit for a terminal: no control characters, one line, a given number of columns.
-//! Pure.
+//! Makes texts of models and tools safe for a terminal: without control characters, on one line, or cut to a number of
+//! columns. Pure.
 
 use std::borrow::Cow;
 

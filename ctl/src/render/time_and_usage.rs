@@ -1,4 +1,4 @@
-//! The use of a run's time and money: a bar for each part of its wall time, and its usage. Pure.
+//! Renders the use of a run's time and money: a bar for each part of its wall time, and its usage. Pure.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,5 @@
-//! A transcript as text: messages, calls and their results. Must never show a control character of them on a terminal.
+//! Renders a transcript as text: messages, calls and their results. It must not show a control character of them on a
+//! terminal.
 
 use std::io::{self, Write};
 

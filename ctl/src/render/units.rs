@@ -1,4 +1,5 @@
-//! Ages, durations, sizes and counts, for people. Reads the clock, only to show times.
+//! Renders ages, durations, sizes and counts for people, such as `3m05s` or `1.5 KiB`. Reads the clock, which is used
+//! for display only.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

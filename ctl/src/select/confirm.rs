@@ -1,6 +1,8 @@
-//! Asks before a command changes more than one run, or any live one: only on a terminal, where a person can answer.
+//! Asks the user before a command changes more than one run, or before `daemon restore` moves live runs aside. `--yes`
+//! skips the question.
 //!
-//! Owns when it asks and what counts as an answer. A script is never asked.
+//! The only place that decides when to ask, and what counts as yes. A script is not asked, because no person can
+//! answer: the command continues.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 

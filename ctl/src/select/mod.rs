@@ -1,7 +1,8 @@
-//! From arguments to the runs that a command is about: names, ids on standard input, labels, states, kinds of waits.
+//! Selects the runs that a command is about, from its arguments: names, ids on standard input, labels, states, kinds of
+//! waits.
 //!
-//! Owns the rule that no argument never means every run. The daemon finds the runs; a command that takes one run after
-//! the other gets them from here. Changes nothing.
+//! The only place with the rule that no argument never means every run: it is a usage error. The daemon resolves names
+//! and filters; a command that handles one run after the other gets the list from here. Changes no run.
 
 pub(crate) mod confirm;
 

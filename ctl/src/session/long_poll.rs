@@ -1,5 +1,5 @@
-//! Waits for runs by long-poll, across losses of the daemon, and says what a loss means for a command that watches
-//! runs.
+//! Waits for runs by long-poll requests, and repeats them when the daemon was lost and comes back. Tells the user what
+//! the loss of a daemon means for a command that watches runs.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,10 @@
-//! A command's session with the daemon: finds the daemon, starts it where that is wanted, and repeats requests where
-//! that is safe.
+//! Connects a command with the daemon: finds the daemon, starts it if the command wants that, and repeats requests
+//! where that is safe.
 //!
-//! Owns what is retried. Never starts a daemon in place of a lost one: an operator may have stopped it on purpose. A
-//! daemon that another process starts is found again. A request that the daemon may have taken is repeated only if it
-//! changes nothing; submits carry keys, and `submit_once` repeats them.
+//! The only place that decides what is repeated. A request that the daemon may have read is repeated only if it changes
+//! nothing; submits carry keys, and `submit_once` repeats them. It must not start a daemon in place of a lost one,
+//! because an operator may have stopped it on purpose: it waits for one that another process starts, and fails if none
+//! comes.
 
 pub(crate) mod long_poll;
 pub(crate) mod submit_once;

@@ -1,8 +1,8 @@
-//! Submits exactly once, whatever is lost on the way: the reply, the daemon, the connection.
+//! Submits a run exactly once, even if the reply, the daemon or the connection is lost.
 //!
-//! Owns the keys of this program, and what is sent again under them. Each submit without a key of the user gets a
-//! random one here, so that sending it again never makes a second run. A submit that cannot be settled is reported as
-//! such, with the command that settles it; never as a refusal.
+//! The only place that makes idempotency keys and sends submits again under them. A submit without a key of the user
+//! gets a random one here, so that sending it again never makes a second run. If it stays unknown whether a submit took
+//! effect, the error says so and names the command that settles it; it must not be reported as a refusal.
 
 use std::fs::File;
 use std::io::Read;

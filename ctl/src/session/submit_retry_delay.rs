@@ -1,4 +1,5 @@
-//! When to repeat a submit that was refused for now.
+//! Decides how long to wait before a submit that was refused for now is repeated: as long as the daemon asked for, but
+//! not beyond the user's limit.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,7 @@
-//! Tells on standard error why a run that the command waits for does not proceed, whenever the reason changes.
+//! Prints on standard error why a run that the command waits for does not proceed, whenever the reason changes.
 //!
-//! Owns what was told. Never ends a wait, and asks nothing itself.
+//! It remembers what was printed, so that each reason is printed once. It must not end a wait or send a request: the
+//! caller gives it the view of the run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

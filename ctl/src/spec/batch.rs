@@ -1,6 +1,7 @@
-//! A batch: one run specification a line, in JSON, over the defaults of the command line.
+//! Reads a batch: one run specification a line, in JSON, over the defaults of the command line.
 //!
-//! All lines are read and checked before the first is submitted. Must never submit a run.
+//! All lines are read and checked before the first is submitted: a wrong line means that no run is submitted. It must
+//! not submit a run itself.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The environment that the submitting client gives to a run's calls: the named variables, and PATH. Must never give a
-//! variable that was not asked for.
+//! Collects the environment that the submitting client gives to a run's calls: the variables that the user named, and
+//! `PATH`. It must not pass any other variable, because the client's environment may have secrets.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

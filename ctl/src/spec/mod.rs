@@ -1,6 +1,6 @@
-//! From arguments to a run specification: prompt, script, environment, limits.
+//! Builds a run specification from arguments: prompt, script, environment, limits.
 //!
-//! Reads files and standard input only if the arguments name them. Must never send anything.
+//! It reads files and standard input only if the arguments name them. It must not send anything.
 
 pub(crate) mod batch;
 pub(crate) mod env;

@@ -1,4 +1,4 @@
-//! Reads scripts for the scripted provider from TOML files. Must never play one.
+//! Reads scripts for the scripted provider from TOML files. It must not play one: the daemon does.
 
 use std::path::Path;
 

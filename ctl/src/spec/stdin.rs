@@ -1,4 +1,4 @@
-//! Reads standard input, if an argument names it. Owns the bound on its size.
+//! Reads standard input if an argument names it (`-`). The only place with the bound on its size.
 
 use std::io::{self, Read};
 

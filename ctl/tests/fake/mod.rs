@@ -1,4 +1,4 @@
-//! A stand-in for the daemon, and the real `harnessctl` that talks to it.
+//! Provides a stand-in for the daemon, and starts the real `harnessctl` that talks to it.
 #![allow(missing_docs, unreachable_pub, dead_code)]
 
 use std::io::{BufRead, BufReader, Write};

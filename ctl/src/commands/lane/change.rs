@@ -1,4 +1,4 @@
-//! `lane relieve`, `resize`, `pause`, `resume`, and `relieve`: change the capacity of a lane.
+//! `lane relieve`, `resize`, `pause` and `resume`, and the short form `relieve`: change the capacity of a lane.
 
 use std::io::Write;
 use std::sync::Arc;

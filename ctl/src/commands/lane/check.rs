@@ -1,5 +1,6 @@
-//! `lane --check`: one number of a lane for a monitoring system, by the convention of monitoring plugins: a line with
-//! performance data, and exit code 0, 1, 2 or 3. Never starts a daemon.
+//! `lane --check`: prints one number of a lane for a monitoring system, by the convention of monitoring plugins: one
+//! line with performance data, and exit code 0, 1, 2 or 3. It must not start a daemon: a missing one gives exit code 3
+//! (unknown).
 
 use std::io::Write;
 use std::time::Duration;

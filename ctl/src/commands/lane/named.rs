@@ -1,4 +1,5 @@
-//! Selects the lanes that the user named.
+//! Selects the lane that the user named from the daemon's reports, or all lanes if none was named. An unknown name is
+//! an error that lists the lanes.
 
 use harness_protocol::lane::LaneReport;
 use harness_protocol::rpc::{ErrorKind, Lanes};

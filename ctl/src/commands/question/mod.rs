@@ -1,4 +1,4 @@
-//! The commands about questions, a file each.
+//! Contains the commands about questions of runs, a file each.
 
 pub(super) mod pending;
 pub(super) mod reply;

@@ -1,4 +1,5 @@
-//! The outcome of a change of runs: the ids of the changed ones, and why others did not change.
+//! Sends a change of runs (`cancel`, `pause`, `resume`), and prints its outcome: the ids of the changed runs, and why
+//! the others did not change.
 
 use std::io::Write;
 use std::time::Instant;

@@ -1,8 +1,9 @@
-//! Writes the answers of a run's model as a script: a submit of that script makes the same calls and gives the same
-//! answer.
+//! Converts the recorded answers of a run's model to a script. A submit of that script makes the same calls and gives
+//! the same answer.
 //!
-//! Pure. Owns how a recorded answer becomes a turn. A script cannot express that a model said something, called nothing
-//! and was told to go on; such a turn is left out, because the run would end there.
+//! Pure. The only place that decides how a recorded answer becomes a turn of a script. A script cannot express that a
+//! model said something, called nothing and was told to go on; such a turn is left out, because the run would end
+//! there.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! `follow`: shows runs as they go, until they end.
+//! `follow`: prints the output of runs while they execute, until they end.
 
 use harness_protocol::id::Seq;
 

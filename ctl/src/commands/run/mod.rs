@@ -1,4 +1,4 @@
-//! The commands about runs, a file each.
+//! Contains the commands about runs, a file each.
 
 pub(super) mod cancel;
 pub(super) mod change_outcome;

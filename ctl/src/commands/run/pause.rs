@@ -1,4 +1,4 @@
-//! `pause`: starts nothing new in these runs.
+//! `pause`: pauses runs. A paused run starts no inference and no call; what it has started already goes on to its end.
 
 use harness_protocol::rpc::{SelectParams, method};
 

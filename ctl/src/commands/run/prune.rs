@@ -1,4 +1,4 @@
-//! `prune`: removes finished runs for good.
+//! `prune`: removes finished runs, with their transcripts and outputs, for good.
 
 use std::time::{Duration, Instant};
 

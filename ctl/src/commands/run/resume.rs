@@ -1,4 +1,4 @@
-//! `resume`: lets paused runs go on.
+//! `resume`: lets paused runs continue.
 
 use harness_protocol::rpc::{SelectParams, method};
 

@@ -1,7 +1,8 @@
-//! Requests that make a new run of each selected run, one after the other. Each outcome is told as it comes.
+//! Makes a new run of each selected run, one after the other, for `retry` and `message`, and prints each outcome as it
+//! comes.
 //!
-//! Owns the rule for errors: if one request is refused, the others are made all the same, and the command ends with the
-//! worst exit code.
+//! The only place with the rule for their errors: if one request is refused, the others are made all the same, and the
+//! command ends with the worst exit code.
 
 use std::io::Write;
 

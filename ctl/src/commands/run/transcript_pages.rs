@@ -1,4 +1,4 @@
-//! Reads a transcript page by page.
+//! Requests a transcript from the daemon page by page, and gives the entries to the caller in order.
 
 use std::ops::ControlFlow;
 

@@ -1,7 +1,8 @@
-//! The events of a followed run as text for people: what the model says, its calls, their output, questions, the
-//! answer.
+//! Renders the events and deltas of a followed run as text for people: what the model says, its calls, their output,
+//! questions, and the answer.
 //!
-//! A fold over events and deltas. The output of a call is shown while it runs, or from its result; never both.
+//! It keeps what was shown, so that the output of a call is shown while it executes, or from its result, and never
+//! both.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

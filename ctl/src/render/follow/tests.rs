@@ -1,4 +1,4 @@
-//! Tests of the rendering of a run as it goes.
+//! Tests the text that is shown of a run while it executes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::json;
