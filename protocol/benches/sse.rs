@@ -1,4 +1,5 @@
-//! Decoding event streams beside other decoders. From bytes to what is made of the events: `harnessd`'s `deltas`.
+//! Measures the decoding of event streams beside other decoders. The whole path, from bytes to the answer of a model,
+//! is measured by `harnessd`'s bench `deltas`.
 //!
 //! `cargo bench -p harness-protocol --bench sse`, or with a part of a name behind `--`: `small`, `openai`, `anthropic`,
 //! `line`

@@ -1,4 +1,4 @@
-//! Instructions per event of the decoders, counted by callgrind: exact where times are not.
+//! Counts the instructions per event of the decoders by callgrind: the counts are exact, times are not.
 //!
 //! `cargo bench -p harness-protocol --bench sse_count` (needs valgrind)
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::print_stdout, unreachable_pub)]

@@ -1,4 +1,4 @@
-//! What holds for the decoder whatever comes in. Driven by libFuzzer, and by a test of the crate over the seeds.
+//! Checks what must hold for the decoder with any input. Run by libFuzzer, and by a test of the crate over the seeds.
 
 use std::time::Duration;
 

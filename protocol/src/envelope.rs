@@ -1,7 +1,7 @@
-//! The text of a finished call as the model reads it: exit code, stdout, stderr, a note.
+//! Renders the result of a finished call as the text that the model reads: exit code, stdout, stderr, a note.
 //!
-//! Bounding keeps head and tail of a stream, before rendering, cut at character boundaries. Bytes are decoded once.
-//! Never executes anything and never decides the exit code.
+//! A long stream is bounded before rendering: its head and tail are kept, cut at character boundaries. The only place
+//! with this format. It must not decide the exit code: the caller gives it.
 
 use std::borrow::Cow;
 

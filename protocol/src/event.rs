@@ -1,5 +1,5 @@
-//! Events and deltas. An event happened, is durable and has a number; a delta is live output and may be dropped. Pure.
-//! Owns their fields on the wire; must never decide what an event does.
+//! Defines the fields of events and deltas on the wire. An event has happened, is stored and has a number; a delta is
+//! live output without a number, and may be dropped. Pure: what an event does is decided by the daemon's world.
 
 mod body;
 

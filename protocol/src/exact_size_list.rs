@@ -1,7 +1,7 @@
-//! Lists that are read once and kept for long: they allocate exactly the memory of their elements.
+//! Deserialises lists that are kept for long, so that they allocate exactly the memory of their elements.
 //!
 //! A list that grows while it is read allocates room for four elements at first. A hundred thousand runs have such
-//! lists in their specifications and transcripts. Pure; must never change an element.
+//! lists in their specifications and transcripts. Pure. It must not change an element.
 
 use serde::{Deserialize, Deserializer};
 

@@ -1,6 +1,7 @@
-//! Identity of a folder: whether a path means the same folder in another mount namespace, or at a later time.
+//! Defines the identity of a folder, and compares it: does a path mean the same folder in another mount namespace, or
+//! after another boot?
 //!
-//! Pure. Owns the rule for that comparison; must never look at the file system: the callers do.
+//! Pure: it must not look at the file system; the callers do, and pass in what they found.
 
 use std::fmt;
 use std::str::FromStr;

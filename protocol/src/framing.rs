@@ -1,6 +1,7 @@
-//! Newline-delimited JSON: incremental and bounded. Each line is one object; a frame is a line without its newline.
+//! Cuts a byte stream into frames: newline-delimited JSON, with a bound on the length of a line. Each line is one
+//! object; a frame is a line without its newline.
 //!
-//! Cuts a byte stream into frames. Never parses JSON and never reads from anywhere.
+//! It must not parse the JSON of a frame, and it reads from nothing: the caller pushes bytes in.
 
 /// Bytes of memory that a decoder keeps while nothing is unfinished.
 const KEPT: usize = 64 * 1024;

@@ -1,4 +1,5 @@
-//! Numbers of 128 bits as hexadecimal digits, without an allocation: each record of a submit has two of them. Pure.
+//! Converts numbers of 128 bits to hexadecimal digits and back, without an allocation: each record of a submit has two
+//! such numbers. Pure.
 
 /// Number of digits.
 pub(crate) const DIGITS: usize = 32;

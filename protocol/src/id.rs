@@ -1,5 +1,6 @@
-//! Ids: 64 bits, shown in lower-case Crockford base32, thirteen characters. A unique prefix names a run. Pure: must
-//! never make an id.
+//! Defines the ids of runs, calls and questions: 64 bits, shown as thirteen characters of lower-case Crockford base32.
+//! The beginning of an id stands for the id while no other one has the same beginning. Pure: it must not make an id;
+//! the daemon's world does.
 
 use std::collections::HashMap;
 use std::fmt;

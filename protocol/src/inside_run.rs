@@ -1,8 +1,8 @@
-//! How a process is recognised as being inside a run, whatever it did to its environment: by the name of a keeper, and
-//! by the mark.
+//! Recognises that a process is inside a run, whatever it did to its environment: by the name of a keeper, and by the
+//! mark.
 //!
-//! Shared by the daemon, which sets and reads the mark, and by clients, which start no daemon from inside a run. Reads
-//! nothing itself: the callers pass texts in.
+//! The daemon sets and reads the mark; clients read it, because they start no daemon from inside a run. Both use the
+//! rules of this module. It reads nothing itself: the callers pass in the texts of `/proc`.
 //!
 //! The mark is a resource limit that the kernel no longer enforces: the hard limit of file locks (`RLIMIT_LOCKS`).
 //! Every process inherits it, and only root can raise it again. Outside of runs it is unlimited. A daemon sets its own

@@ -1,7 +1,7 @@
-//! The size of a value as JSON, and texts cut to such a size.
+//! Counts the bytes of a value as JSON, and cuts texts to such a size.
 //!
-//! Pure. A frame is JSON, so every bound of a frame counts these bytes, never the bytes of the text itself: one control
-//! character takes six. The bounds belong to the callers.
+//! Pure. A frame is JSON, so every bound of a frame counts these bytes, and not the bytes of the text itself: one
+//! control character takes six. The callers own the bounds.
 
 use std::borrow::Cow;
 use std::io;

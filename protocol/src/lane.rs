@@ -1,4 +1,5 @@
-//! Reports of lanes: width, queue, holders, and why no permit is granted. Pure. Owns the format `harness.lane/1`.
+//! Defines the report of a lane: width, queue, holders, and why no permit is granted. The only place with the format
+//! `harness.lane/1`. Pure.
 
 use std::sync::Arc;
 

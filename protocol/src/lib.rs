@@ -1,7 +1,8 @@
-//! Types and formats that `harnessd` and its clients share.
+//! Defines the types and formats that `harnessd` and its clients share.
 //!
-//! This crate owns the wire: ids, run specifications, requests and replies, events, lane reports, the text of a
-//! finished call, and the framing of newline-delimited JSON. It performs no I/O, reads no clock and starts nothing.
+//! These are ids, run specifications, requests and replies, events, lane reports, the text of a finished call, and the
+//! framing of newline-delimited JSON. The crate must not perform I/O, read a clock or start anything, so that both
+//! programs can use all of it.
 #![forbid(unsafe_code)]
 
 pub mod envelope;

@@ -1,6 +1,4 @@
-//! Limits of the processes of a call, by name.
-//!
-//! Pure. Owns the names, the bounds of the values, and the words for a person.
+//! Defines the limits of the processes of a call: their names, their bounds, and the words for people. Pure.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! Parameters and replies of the methods of the control protocol. Reached through [`crate::rpc`]. Pure; the daemon
-//! decides what a method does.
+//! Defines the parameters and replies of the methods about runs, lanes and events; those about the daemon are in
+//! submodules. Used through [`crate::rpc`]. Pure: what a method does is decided by the daemon.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Paths of the socket, the state directory and the configuration: one rule for the daemon and for its clients.
+//! Decides where the socket, the state directory and the configuration are: one rule for the daemon and for its
+//! clients.
 //!
 //! Pure: the environment, the user and the question whether a path exists are arguments.
 

@@ -1,5 +1,5 @@
-//! Reports about providers: their configuration, and the outcome of checks. Reached through [`crate::rpc`]. Pure; must
-//! never hold a key.
+//! Defines the reports about providers: their configuration, and the outcome of checks. Used through [`crate::rpc`].
+//! Pure. It must not contain a key: the place of a key is shown instead.
 
 use std::sync::Arc;
 

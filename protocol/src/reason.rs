@@ -1,7 +1,7 @@
-//! Reasons of refusals, for programs.
+//! Defines the reasons of refusals, for programs. The set is closed.
 //!
-//! Owns the closed set of reasons. The message beside a reason is for people and may change; the reason stays. What a
-//! reason is about stands beside it as a [`Subject`](crate::rpc::Subject), where it is about one thing.
+//! The message beside a reason is for people and may change; the reason stays. If a reason is about one thing, the
+//! refusal has it beside the reason as a [`Subject`](crate::rpc::Subject).
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
-//! Requests, replies and error kinds of the control protocol: JSON-RPC 2.0, one object a line.
+//! Defines the requests, replies and error kinds of the control protocol: JSON-RPC 2.0, one object a line.
 //!
 //! The list of methods is closed: [`Call`] has a variant for each, [`Method`] ties parameters and reply together. Pure:
-//! must never read a socket, and never decide who may call a method.
+//! it must not read a socket, and not decide who may call a method.
 
 use std::sync::Arc;
 

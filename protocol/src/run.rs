@@ -1,5 +1,5 @@
-//! The view of a run: its state, the reason why it waits, the use of its time, its transcript. Pure. Owns the format
-//! `harness.run/1` and the exit codes.
+//! Defines the view of a run that clients get: its state, the reason why it waits, the use of its time, its usage. The
+//! only place with the format `harness.run/1` and with the exit codes. Pure.
 
 mod waits;
 

@@ -1,7 +1,7 @@
-//! The protocol as JSON Schema (draft 2020-12), made from the types themselves.
+//! Makes the JSON Schema (draft 2020-12) of the protocol from the types themselves.
 //!
 //! Requests and replies differ: a field with a default may be missing in a request, and is always present in a reply.
-//! So each side has definitions of its own. Pure; must never add to what the types say.
+//! So each side has definitions of its own. Pure. It must not add a rule that the types do not have.
 
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};

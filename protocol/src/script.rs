@@ -1,5 +1,5 @@
-//! Scripts of the embedded provider: a file has the answers of the model, so that a machine without a key and without a
-//! network runs the real product. Pure. Owns the format; the daemon plays scripts.
+//! Defines scripts of the embedded provider. A script has the answers of the model in a file, so that a machine without
+//! a key and without a network runs the real product. Pure: the daemon plays scripts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The specification of a run, and its limits. Pure. Owns the fields on the wire; the daemon checks their values.
+//! Defines the specification of a run, and its limits: the fields on the wire. Pure. It does not check their values:
+//! the daemon does, at the submit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

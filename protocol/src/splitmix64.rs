@@ -1,6 +1,7 @@
-//! SplitMix64: numbers that look random and follow from a seed. It spreads retries over time, and makes the choices of tests.
+//! Makes numbers that look random and follow from a seed (SplitMix64). They spread retries over time, and make the
+//! choices of tests.
 //!
-//! Must never serve where a number must not be guessed.
+//! It must not be used for a number that no attacker may guess.
 
 /// A sequence of numbers from a seed (Steele, Lea and Flood, 2014). The crates of the field bring traits and features for
 /// more than these four lines.

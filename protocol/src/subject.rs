@@ -1,6 +1,5 @@
-//! The things that refusals are about, for programs.
-//!
-//! Owns the closed set of kinds, and the text of each thing on the wire.
+//! Defines the things that refusals are about, for programs: a closed set of kinds, and the text of each thing on the
+//! wire.
 
 use std::borrow::Cow;
 

@@ -1,6 +1,7 @@
-//! The key that a client makes for one submit, so that it can send that submit again without a second run.
+//! Defines the key of one submit, by which the daemon recognises a submit that is sent again, so that it makes no
+//! second run.
 //!
-//! Pure. Must never make a key: the client brings the random number.
+//! Pure. It must not make a key: the client brings the random number.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
-//! Text for people: errors with their causes, and characters that must not reach a terminal as they are. Such
-//! characters move a cursor, change the order of the text, or cannot be seen.
+//! Makes texts safe for a terminal, and prints errors with their causes. Unsafe characters move a cursor, change the
+//! order of the text, or cannot be seen.
 //!
-//! Pure. Owns the set of these characters: the daemon refuses them in names and labels, and both programs escape them
-//! in output.
+//! Pure. The only place with the set of these characters: the daemon refuses them in names and labels, and both
+//! programs escape them in output.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,5 @@
-//! Instants and durations on the wire: RFC 3339 in UTC, and seconds. Pure: must never read a clock.
+//! Defines instants and durations, and how they are written on the wire: RFC 3339 in UTC, and seconds. Pure: it must
+//! not read a clock; the caller passes the time in.
 
 use std::fmt;
 use std::ops::{Add, Sub};

@@ -1,7 +1,7 @@
-//! Variables of the environment that a client gives to a run's calls: which names are allowed, and how large they may
-//! be.
+//! Checks the environment variables that a client gives to a run's calls: which names are allowed, and how large they
+//! may be.
 //!
-//! Pure. Only the calls see the values: an error must never contain one.
+//! Pure. Only the calls may see the values: an error must not contain one, it has the name instead.
 
 use std::collections::BTreeMap;
 

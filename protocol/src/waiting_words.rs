@@ -1,7 +1,8 @@
-//! The words for the reason why a run or a lane does not proceed. Every command, the log and the prompt lines take them
-//! from here, so they agree.
+//! Writes the sentence that says why a run or a lane does not proceed. Every command and the log take it from here, so
+//! that all of them say the same.
 //!
-//! Pure: the time and the time zone are arguments.
+//! Pure: the time and the time zone are arguments. Programs must not parse these sentences: they read the fields of the
+//! view.
 
 use jiff::tz::TimeZone;
 

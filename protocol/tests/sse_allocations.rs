@@ -1,4 +1,4 @@
-//! How often the decoder allocates, counted by an allocator of this test: hence a test binary of its own.
+//! Counts how often the decoder allocates, by an allocator of this test: hence a test binary of its own.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! The body of the fuzz target, driven over its seeds, over the recorded streams and over what proptest makes up: any
-//! compiler can run it. libFuzzer runs it longer; see ARCHITECTURE.md.
+//! Runs the body of the fuzz target over its seeds, over the recorded streams and over random input, with any compiler.
+//! libFuzzer runs it longer; see ARCHITECTURE.md.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 #[path = "../fuzz/sse_check.rs"]

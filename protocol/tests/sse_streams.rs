@@ -1,4 +1,5 @@
-//! Recorded streams of real servers, cut everywhere: the same events come out, whatever the chunks and the line ends.
+//! Tests that recorded streams of real servers give the same events, wherever they are cut into chunks, and whatever
+//! their line ends.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! The wire as it is: one of everything, in a golden file. A change here is a change that clients see.
+//! Compares one message of each kind with a golden file. A change of that file is a change that clients see.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Streams like those of providers, and the decoders that are measured on them.
+//! Makes streams like those of providers, and has the decoders that are measured on them.
 #![allow(dead_code)]
 
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The decoder of event streams, by libFuzzer.
+//! Fuzzes the decoder of event streams by libFuzzer.
 //!
 //! `cd protocol && cargo +nightly fuzz run sse fuzz/corpus/sse fuzz/seeds/sse tests/streams`
 #![no_main]

@@ -1,4 +1,4 @@
-//! The kinds of events: each is defined here, once. Pure; the world decides what an event does.
+//! Defines the kinds of events, each in this one place. Pure: what an event does is decided by the daemon's world.
 
 use std::sync::Arc;
 

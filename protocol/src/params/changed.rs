@@ -1,4 +1,4 @@
-//! The outcome of a change of runs: those that changed, and why others did not.
+//! Defines the reply to a change of runs: which runs changed, and why the others did not.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,5 @@
-//! The daemon's configuration as clients see it: its files, a reload, and what is wrong with a file.
+//! Defines the daemon's configuration as clients see it: its files, the outcome of a reload, and what is wrong with a
+//! file.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Parameters and replies of the methods about the daemon itself. Pure.
+//! Defines the parameters and replies of the methods about the daemon itself. Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The daemon's reports about its journal: its identity, and the problems that a start found in it. Pure. Owns the
-//! words for these problems.
+//! Defines the daemon's reports about its journal: its identity, and the problems that a start found in it. The only
+//! place with the words for these problems. Pure.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! The reason why a run waits, the state of its inference, and the use of its time. Reached through [`crate::run`].
-//! Pure.
+//! Defines the parts of a run's view about waiting: the reason why it waits, the state of its inference, and the use of
+//! its time. Used through [`crate::run`]. Pure.
 
 use std::fmt;
 use std::str::FromStr;

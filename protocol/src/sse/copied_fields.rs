@@ -1,4 +1,5 @@
-//! The copied parts of an event whose end has not come yet. Owns the buffers; must never interpret their bytes.
+//! Buffers the fields of an event that had to be copied, until the event ends: an event that began in one chunk ends in
+//! a later one. It must not interpret the bytes.
 
 /// Fields of the open event that had to be copied. The buffers keep their capacity from event to event.
 #[derive(Clone, Default)]

@@ -1,5 +1,8 @@
-//! Cursors of our own streams, as they stand in `id` and come back in `Last-Event-ID`: decimal numbers of events. Never
-//! guesses a cursor.
+//! Parses and prints the cursors of our own event streams: decimal numbers of events. A server sends one in the field
+//! `id`, and the client sends it back in `Last-Event-ID`.
+//!
+//! A text that is no such number is an error. It must not be read as "from the start": the client would get everything
+//! again.
 
 use std::fmt;
 use std::str::FromStr;

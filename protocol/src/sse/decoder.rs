@@ -1,8 +1,8 @@
-//! The decoder: chunks of a stream in, events out.
+//! Decodes an event stream (`text/event-stream`, server-sent events): chunks of bytes in, events out.
 //!
-//! Owns the position in the stream, the cutting into lines, and the size limit. Searches every byte once for the end of
-//! its line. Copies a byte only where its line or its event continues in the next chunk, where an event has several
-//! data lines, and where the bytes are not UTF-8.
+//! It keeps the position in the stream, cuts lines, and enforces the size limit. Every byte is searched once for the
+//! end of its line. A byte is copied only where its line or its event continues in the next chunk, where an event has
+//! several data lines, and where the bytes are not UTF-8.
 //!
 //! ```text
 //!         ┌──────── line end ────────┐

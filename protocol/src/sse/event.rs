@@ -1,4 +1,5 @@
-//! The event that a decoder lends, and the conversion of bytes to text. Must never keep a byte.
+//! Defines the event that the decoder lends to its caller, and converts bytes to text. It keeps no byte: what the
+//! caller needs later, it copies.
 
 /// One event. It borrows from its chunk, or from the decoder if it came in several chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

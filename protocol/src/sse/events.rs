@@ -1,7 +1,7 @@
-//! The events of one chunk, read where they lie.
+//! Reads the events of one chunk in place: an event that lies whole within the chunk is found, checked and lent without
+//! a copy and without an allocation.
 //!
-//! This is the hot path: an event that lies whole within the chunk is found, checked and lent without a copy and
-//! without an allocation. Events across chunks are left to the [`Decoder`] and its buffers.
+//! This is the hot path. Events that continue in another chunk are left to the [`Decoder`] and its buffers.
 
 use super::copied_fields::Fields;
 use super::decoder::{Decoder, EventTooLarge, is_end};

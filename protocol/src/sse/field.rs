@@ -1,4 +1,5 @@
-//! Splits one line of a stream into a field and its value. Keeps no state between lines.
+//! Splits one line of an event stream into a field and its value: `data: x` is the field `data` with the value `x`.
+//! Keeps no state between lines.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Writes our own frames. Owns their format; must never know their content or their destination.
+//! Encodes the events of our own streams as text. The only place with their format. It must not interpret what an event
+//! contains.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -1,7 +1,7 @@
-//! `text/event-stream`: a decoder and an encoder.
+//! Decodes and encodes server-sent events (`text/event-stream`).
 //!
 //! The [`Decoder`] reads every incoming stream by the WHATWG rules; [`Frame`] writes our own streams. Both work on
-//! memory alone: this module never reads, writes or waits, and knows no meaning of an event.
+//! memory alone: they must not read from a socket or wait, and the meaning of an event is the caller's.
 
 mod copied_fields;
 mod cursor;

@@ -1,4 +1,5 @@
-//! Names of events. A name that contains a line break cannot be constructed. Pure.
+//! Defines the name of an event. A name with a line break cannot be constructed, because it would forge another field.
+//! Pure.
 
 /// The name of an event that we send: one line, not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! The public web-platform cases for event streams, restated: the bytes of a stream, and the events that a reader gets.
+//! Restates the public web-platform tests for event streams: the bytes of a stream, and the events that a reader gets.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests of the decoder beyond the public cases: the limit, the cursor, stopping early, and the cost of a stream.
+//! Tests the decoder beyond the public cases: the limit, the cursor, stopping early, and the cost of a stream.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
