@@ -1,4 +1,4 @@
-//! aimock: a model server that is not ours. It serves the three APIs from fixtures, and plays faults.
+//! Starts aimock, a model server of another project, which serves the three APIs from fixtures and plays faults.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

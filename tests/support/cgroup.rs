@@ -1,4 +1,4 @@
-//! A cgroup of version 2 for one daemon, such as a service manager would give it.
+//! Makes a cgroup of version 2 for one daemon, as a service manager would.
 
 use std::fs;
 use std::os::unix::fs::chown;

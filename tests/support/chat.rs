@@ -1,4 +1,4 @@
-//! Answers of model servers, in the formats of the three APIs, as far as tests need them.
+//! Builds answers of model servers in the formats of the three APIs, as far as tests need them.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! A connection to the control socket that sends the bytes of the test, well formed or not.
+//! Sends the bytes of a test over a connection to the control socket, well formed or not, and reads the replies.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,4 @@
-//! Commands that a test runs to their end, or beside its own steps.
+//! Starts commands for a test, and waits for their end, or lets them execute while the test goes on.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,4 @@
-//! A daemon that the test started itself.
+//! Starts a daemon for a test, and stops it when the test ends.
 
 use std::fs::OpenOptions;
 use std::ops::Deref;

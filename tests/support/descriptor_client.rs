@@ -1,4 +1,4 @@
-//! A client that passes file descriptors with its requests.
+//! Sends file descriptors to the daemon together with a request.
 
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;

@@ -1,4 +1,4 @@
-//! A small disk under a state directory: it can be filled, and it can fail.
+//! Mounts a small disk under a state directory, which a test can fill or make fail.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! A model server that sends exactly the bytes of the test: pieces, pauses, cuts.
+//! Serves as a model server that sends exactly the bytes of the test: pieces, pauses, cuts.
 //!
 //! Each request takes the next prepared answer; the request is recorded, and the test fails if its body was not JSON. A
 //! pause is a gate that the test opens: this server waits for no clock.

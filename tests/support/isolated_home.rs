@@ -1,4 +1,5 @@
-//! An isolated place for daemons and their clients: home, runtime directory, configuration, working directory.
+//! Makes an isolated [`Place`] for daemons and their clients: a home, a runtime directory, a configuration and a
+//! working directory of its own.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -1,7 +1,7 @@
-//! The vocabulary of the end-to-end tests: places, daemons, runs, scripts, raw connections, processes.
+//! Provides what several end-to-end tests need: isolated homes, daemons, runs, scripts, raw connections, processes.
 //!
-//! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the
-//! real binaries over real sockets, and never looks inside them.
+//! It drives the real binaries over real sockets. It must not look inside them: a test sees what a user or a client
+//! sees.
 
 mod aimock;
 mod cgroup;

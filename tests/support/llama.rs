@@ -1,4 +1,4 @@
-//! The server of llama.cpp with a small model: a real model behind a real server, over the three APIs.
+//! Starts the server of llama.cpp with a small model: a real model behind a real server, over the three APIs.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! A service manager's end of what a daemon tells by `NOTIFY_SOCKET`: so no test sleeps to see that one is ready.
+//! Receives the messages that a daemon sends to systemd (`NOTIFY_SOCKET`), so that no test sleeps to know that one is
+//! ready.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;

@@ -1,4 +1,4 @@
-//! Processes, as `/proc` shows them.
+//! Looks at processes by `/proc`: whether they live, and what they are.
 
 use std::fs;
 use std::path::PathBuf;

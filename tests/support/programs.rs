@@ -1,4 +1,4 @@
-//! The programs under test, built once for each test process, and the external programs that tests need.
+//! Builds the programs under test once for each test process, and finds the external programs that tests need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

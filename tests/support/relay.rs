@@ -1,6 +1,5 @@
-//! A relay between a client and the daemon that loses messages.
-//!
-//! Owns what is passed on, and when a connection is cut. Never changes a line.
+//! Relays lines between a client and the daemon, and loses some: the test decides what is passed on, and when the
+//! connection is cut. It must not change a line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;

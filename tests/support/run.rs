@@ -1,4 +1,4 @@
-//! A run, as a client sees it that has its id.
+//! Gives a test the view of one run, by its id, as a client gets it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A small validator of JSON Schema: the part that our own schema uses, and stricter than the standard in two ways.
+//! Validates JSON against a JSON Schema: the part that our own schema uses, and stricter than the standard in two ways.
 //!
 //! A keyword that it does not know is an error, and so is a property that the schema does not name: every sent field
 //! must be described.

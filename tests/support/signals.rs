@@ -1,8 +1,8 @@
-//! The signal dispositions that programs under test inherit.
+//! Resets the signal dispositions that programs under test inherit to their defaults, as from a terminal, however the
+//! tests were started.
 //!
-//! Owns one thing: the programs get default dispositions, as from a terminal, however the tests were started. A shell
-//! starts a background job with SIGINT and SIGQUIT ignored, `nohup` ignores SIGHUP, and every process below would
-//! inherit that.
+//! A shell starts a background job with SIGINT and SIGQUIT ignored, `nohup` ignores SIGHUP, and every process below
+//! would inherit that.
 
 use std::fs;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Commands on a terminal of their own: their output there, and their input.
+//! Starts commands on a terminal of their own, types into it, and reads what it shows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

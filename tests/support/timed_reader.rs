@@ -1,4 +1,4 @@
-//! Reading from a program with a time limit, so that a test that waits in vain says what it waited for.
+//! Reads from a program with a time limit. A test that waits in vain fails and says what it waited for.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;

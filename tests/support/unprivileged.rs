@@ -1,4 +1,4 @@
-//! Daemons that run as other users than the tests.
+//! Starts daemons as users other than that of the tests.
 
 use std::fs;
 use std::os::unix::fs::chown;

@@ -1,7 +1,7 @@
-//! The branches of a history: backups that are taken and restored, and copies of the state directory that are served
-//! beside the original.
+//! Takes and restores backups in a storm, and serves copies of the state directory beside the original.
 //!
-//! Owns what was promised at each branch, and which calls may execute in both. The test decides when to branch.
+//! It records what was promised at each branch of the history, and which calls may execute in both. The test decides
+//! when to branch.
 
 use std::collections::BTreeSet;
 use std::fs;

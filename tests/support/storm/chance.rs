@@ -1,4 +1,4 @@
-//! Random choices from a seed: the same seed makes the same choices, as far as one thread makes them.
+//! Makes random choices from a seed: the same seed makes the same choices, as far as one thread makes them.
 
 use std::time::Duration;
 

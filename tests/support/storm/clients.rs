@@ -1,4 +1,4 @@
-//! Clients of the socket: some submit, some answer, and some change the runs of others.
+//! Drives the socket as clients do: some submit, some answer, and some change the runs of others.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! A client that works like a shell script: it calls `harnessctl`, and goes by its output and exit codes.
+//! Works like a shell script: it calls `harnessctl`, and goes by its output and exit codes.
 
 use std::sync::atomic::Ordering;
 

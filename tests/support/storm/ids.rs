@@ -1,6 +1,6 @@
 //! Checks ids: each means one thing, in all histories that branched from one another.
 //!
-//! Owns which id was given with which event. Does not know which history continues.
+//! It records which id was given with which event. It need not know which history continues.
 
 use std::collections::BTreeMap;
 

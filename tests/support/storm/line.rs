@@ -1,4 +1,4 @@
-//! A connection that may break at any instant: its user is told so, and nothing is retried.
+//! Opens a connection that may break at any instant. A broken one is an error for its user; nothing is repeated.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;

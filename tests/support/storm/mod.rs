@@ -1,7 +1,7 @@
-//! A storm: load of all kinds from many clients, over a daemon that goes away at any instant and comes back.
+//! Drives a storm: load of all kinds from many clients, over a daemon that goes away at any instant and comes back.
 //!
-//! Owns the clients and the replies that they got. The test kills the daemon, fills its disk, restores a backup or
-//! copies its state; the [checker](check) compares in the end.
+//! It records the replies that the clients got. The test kills the daemon, fills its disk, restores a backup or copies
+//! its state; the [checker](check) compares in the end.
 
 mod branches;
 mod chance;

@@ -1,4 +1,5 @@
-//! Scripts for the runs of a storm. Each call writes a line with its own id to a file: that counts its executions.
+//! Builds the scripts for the runs of a storm. Each call writes a line with its own id to a file: that counts its
+//! executions.
 
 use crate::{Script, turn};
 

@@ -1,4 +1,4 @@
-//! The record of what clients were told: every reply, every event. The checker compares it with the state of the
+//! Records what clients were told: every reply, every event. The checker compares the record with the state of the
 //! daemon.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Clients that follow events, and continue where they stopped when the daemon comes back.
+//! Follows events as clients do, and continues at the last event when the daemon comes back.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
