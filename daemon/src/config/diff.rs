@@ -1,7 +1,7 @@
-//! The differences between two configurations, in words for the operator who reloads.
+//! Lists the differences between two configurations, in words for the operator who reloads.
 //!
-//! Owns the division into changes that take effect at a reload and changes that need a restart. Pure: must never apply
-//! a change.
+//! The only place that divides changes into those that take effect at a reload and those that need a restart. Pure: it
+//! must not apply a change.
 
 use std::sync::Arc;
 

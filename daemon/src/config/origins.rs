@@ -1,6 +1,5 @@
-//! Where in the files the keys stand whose values can fail only when they are used: a group, a file of certificates.
-//!
-//! Must never know how they are used.
+//! Remembers where in the files a key stands whose value can fail only later, such as a group or a file of
+//! certificates, so that the error names file and line. It must not use the value.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

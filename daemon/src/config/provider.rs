@@ -1,6 +1,7 @@
-//! The checked configuration of one provider: `[provider.NAME]`.
+//! Defines the checked configuration of one provider: `[provider.NAME]`.
 //!
-//! Owns the defaults of a provider's keys. Names the place of an API key, and must never hold the key itself.
+//! The only place with the defaults of a provider's keys. It has the place of an API key, and must not hold the key
+//! itself.
 
 use std::fmt;
 use std::path::PathBuf;

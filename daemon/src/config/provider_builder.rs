@@ -1,7 +1,8 @@
-//! A provider under construction: the keys that the files have set so far, and the provider that results from them.
+//! Builds the configuration of one provider from the keys that the files have set. A later file overrides an earlier
+//! one key by key.
 //!
-//! Owns the rules for which keys go together, and for the values of a provider's keys. A later file overrides an
-//! earlier one key by key. Must never read an API key.
+//! The only place with the rules for which keys go together, and for the values of a provider's keys. It must not read
+//! an API key: it notes where the key is.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Finds and reads the files of the configuration.
 //!
-//! The only part of the configuration that reads files. Must never interpret their contents.
+//! The only part of the configuration that reads files. It must not interpret their contents: `load` does.
 
 use std::fs;
 use std::io::{self, Read};

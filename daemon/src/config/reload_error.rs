@@ -1,4 +1,4 @@
-//! Why a reload changes nothing.
+//! Defines the errors of a reload. After such an error nothing has changed.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Reads the tables of one TOML file, and keeps the place of each value for error messages.
 //!
-//! Owns the look-up of keys: a key counts as known when the code asks for it, and every other key is reported as
-//! unknown. Must never know a default.
+//! A key counts as known when the code asks for it; every other key is reported as unknown. It must not know a default:
+//! a missing key gives `None`.
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};

@@ -1,9 +1,10 @@
 //! Makes backups of the journal, and puts a backup in the place of the journal.
 //!
-//! Owns the format of a backup: a complete journal with the instance number 0, by which a start recognises it. Moves
-//! the old journal aside, and must never delete it. A backup gets its name once it is complete, and never replaces a
-//! file. Runs may be able to write to the directory of a backup. So a backup that is put in place is read once, must
-//! belong to this user or to root, and is checked in a copy that only this user can reach.
+//! The only place with the format of a backup: a complete journal with the instance number 0, by which a start
+//! recognises it. A restore moves the old journal aside, and must not delete it. A backup gets its name once it is
+//! complete, and must not replace a file. Runs may be able to write to the directory of a backup. So a backup that is
+//! put in place is read once, must belong to this user or to root, and is checked in a copy that only this user can
+//! reach.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};

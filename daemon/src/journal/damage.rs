@@ -1,6 +1,5 @@
-//! Collects the data that the journal still has about runs whose first record cannot be read.
-//!
-//! Reads only. Must never decide what happens to such a run: the world does.
+//! Collects the data that the journal still has about runs whose first record cannot be read. Reads only: what becomes
+//! of such a run, the world decides.
 
 use std::collections::BTreeMap;
 

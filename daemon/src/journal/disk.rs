@@ -1,4 +1,4 @@
-//! Measures the disk space that the state directory takes, and the space that the daemon may still use. Writes nothing.
+//! Measures the disk space that the state directory takes, and the space that the daemon may still use. Reads only.
 
 use std::path::Path;
 

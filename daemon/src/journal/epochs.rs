@@ -1,7 +1,7 @@
-//! Epochs: the stretches of a journal's history.
+//! Records the epochs of a journal. An epoch is a stretch of its history within which event numbers are consecutive.
 //!
-//! Event numbers are consecutive within an epoch. A copy that continues on its own begins a new epoch, far behind the
-//! last number, so that no number means two events. Owns the table `epoch`. Must never decide when an epoch begins.
+//! A copy that continues on its own begins a new epoch, with numbers far behind the last one, so that no number means
+//! two events. The only place that uses the table `epoch`. It must not decide when an epoch begins: the start does.
 
 use harness_protocol::event::Gap;
 use harness_protocol::id::{EpochId, Seq};

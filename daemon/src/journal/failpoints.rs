@@ -1,8 +1,8 @@
-//! Failpoints: points at which a test lets the daemon die, to see the state that a crash leaves.
+//! Kills the daemon at a failpoint, if a test asks for it, to see the state that a crash leaves.
 //!
-//! With the feature `failpoints`, `HARNESS_CRASH_AT=POINT:N` kills the process with SIGKILL when it passes the point for
-//! the N-th time. Without the feature, as it is shipped, a point is nothing and no variable is read. Owns the names of
-//! the points. Must never do more than kill.
+//! With the feature `failpoints`, `HARNESS_CRASH_AT=POINT:N` kills the process with SIGKILL when it passes the point
+//! for the N-th time. Without the feature, as the daemon is shipped, a point is nothing and no variable is read. The
+//! only place with the names of the points.
 
 /// Points of the path of a commit, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

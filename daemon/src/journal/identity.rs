@@ -1,11 +1,12 @@
 //! Recognises the journal of a state directory, by an identity that is kept in the journal and beside it.
 //!
-//! A journal has an *instance*, a random number that changes with each start. It is stored in the journal and beside it
-//! in `harness.id`, which also names the file (device, inode, path). `harness.seq` has the number of the last committed
-//! event. If these do not match, the journal is a copy or an older state.
+//! A journal has an *instance*, a random number that changes with each start. The number is stored in the journal, and
+//! beside it in the file `harness.id`, which also names the journal's file (device, inode, path). The file
+//! `harness.seq` has the number of the last committed event. If these do not match, the journal is a copy or an older
+//! state.
 //!
-//! Owns the two files and their meaning. Must never decide what a start does about a mismatch, and never delete
-//! anything.
+//! The only place that reads and writes these two files. It must not delete anything, and must not decide what follows
+//! from a mismatch: the start does.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,8 +1,8 @@
 //! Tells whether a journal was made by a daemon inside a run, and has served no daemon outside since.
 //!
-//! Such a journal says so itself, by a table without rows. All other journals belong to a daemon outside all runs:
-//! whatever files are removed beside such a journal, no process of a run continues it. Owns that table. Must never
-//! decide who may use a journal.
+//! Such a journal has the table `inside`, without rows. Every other journal belongs to a daemon outside all runs, and
+//! no process of a run may continue it, even if files beside it were removed. It must not decide who may use a journal:
+//! `main` does.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A journal in memory, for tests: a script can make it delay or fail commits, and can read what was committed. It does
-//! not survive the process, and must never be used by a daemon that serves.
+//! Keeps a journal in memory, for tests: a script can make it delay or fail commits, and can read what was committed. A
+//! daemon that serves must not use it: it does not survive the process.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

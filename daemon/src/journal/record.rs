@@ -1,7 +1,7 @@
 //! Converts events to rows of the table `event` and back.
 //!
-//! Owns the meaning of a row. A row of an unknown kind stays readable as JSON; a row that cannot be read is reported as
-//! unreadable.
+//! The only place that gives a row its meaning. A row of an unknown kind stays readable as JSON; a row that cannot be
+//! read is reported as unreadable, and is no error of the whole read.
 
 use std::io::Write;
 use std::sync::Arc;

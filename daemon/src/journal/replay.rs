@@ -1,8 +1,8 @@
 //! Reads the events from which a start rebuilds the world, in order.
 //!
-//! Only the events of runs that are still in the world are read, and those about the daemon and its lanes. So the cost
-//! of a start depends on the live runs, not on the length of the history. Owns the choice of these events; must never
-//! apply one.
+//! It reads only the events of runs that are still in the world, and those about the daemon and its lanes. So the cost
+//! of a start depends on these, and not on the length of the history. It must not apply an event: `startup/rebuild`
+//! does.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -1,6 +1,5 @@
-//! The reserve file ("ballast") occupies disk space that the daemon gives up when the disk is full.
-//!
-//! Owns that file. The driver decides when the space is given up.
+//! Keeps the reserve file ("ballast"), which occupies disk space that the daemon gives up when the disk is full. It
+//! must not decide when: the driver does.
 
 use std::fs;
 use std::io::{self, Write};

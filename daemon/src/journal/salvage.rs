@@ -1,8 +1,8 @@
 //! Copies the readable rows of a damaged journal into a new journal.
 //!
-//! Rows are read in the order of their numbers. After a row that cannot be read, reading goes on with the next number
-//! that can be reached. A missing row is a gap in its run, and the next start reports it. Must never change the damaged
-//! file, and never trust a file that another user may have written.
+//! It reads rows in the order of their numbers. After a row that cannot be read, it goes on with the next number that
+//! can be reached. A missing row is a gap in its run, and the next start reports it. It must not change the damaged
+//! file, and must not trust a file that another user may have written: it refuses that one.
 
 use std::ffi::OsString;
 use std::io;

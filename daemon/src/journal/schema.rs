@@ -1,10 +1,10 @@
 //! Creates the journal's file, opens it, and upgrades an older version.
 //!
-//! Owns the schema versions. A file of a later version is refused before anything is written; an older one is copied
-//! before it is changed.
+//! The only place with the schema versions. A file of a later version is refused before anything is written; an older
+//! one is copied before it is changed.
 //!
-//! `rusqlite_migration` would replace five lines of it, those that execute the steps: the copy, the check of whose file it is,
-//! and the refusal that touches nothing are around them.
+//! `rusqlite_migration` would replace only the five lines that execute the steps of an upgrade. The copy, the check of
+//! the file's owner, and the refusal that writes nothing would remain.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};

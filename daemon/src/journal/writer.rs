@@ -1,7 +1,8 @@
-//! The only writer: stores the events of a step in one transaction, and updates the other tables from them.
+//! Writes the events of a step to the journal in one transaction, and updates the other tables from them. The only code
+//! that writes events.
 //!
-//! Synchronous; a thread of its own calls it. Owns the rows that follow from each event, and the moments at which the
-//! file is synced.
+//! Blocking: the thread of `writer_thread` calls it. The only place that decides which rows follow from an event, and
+//! when the file is synced.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;

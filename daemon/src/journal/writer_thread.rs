@@ -1,7 +1,7 @@
-//! The driver's handle to the journal on disk, and the thread that writes.
+//! Runs the thread that writes the journal, and gives the driver a handle to it ([`Store`]).
 //!
-//! Owns the thread. One commit is in progress at a time; the driver waits for it without blocking anything else. A
-//! shutdown does not wait for a disk that does not answer.
+//! One commit is in progress at a time; the driver waits for it without blocking anything else. A shutdown does not
+//! wait for a disk that does not answer.
 
 use std::path::Path;
 use std::sync::Arc;

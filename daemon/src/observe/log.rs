@@ -1,7 +1,7 @@
-//! The log: its destination, its filter and its setup.
+//! Sets up the log: its destination and its filter.
 //!
 //! The log goes to systemd's journal if standard error is the journal, to a file if the daemon was started on demand,
-//! and to standard error otherwise. Must never block or end the daemon.
+//! and to standard error otherwise. It must not block or end the daemon: lines that cannot be written are dropped.
 
 use std::io;
 use std::path::{Path, PathBuf};

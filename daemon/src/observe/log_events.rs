@@ -1,7 +1,5 @@
 //! Writes events as log lines, each a message with fields. Level info has what an operator must know; level debug has
-//! the life of runs and calls.
-//!
-//! Reads events and must never change anything. Frequent events of one kind are counted in one line.
+//! the life of runs and calls. Frequent events of one kind are counted in one line. Reads events and changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

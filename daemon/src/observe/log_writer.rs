@@ -1,7 +1,6 @@
-//! Writes log lines to a stream on a thread of its own.
+//! Writes log lines to a stream on a thread of its own, from a bounded queue.
 //!
-//! Owns a bounded queue. A stream that is closed, full or stuck loses lines, and the loss is counted. Must never delay
-//! the code that logs.
+//! If the stream is closed, full or stuck, lines are dropped and counted. It must not delay the code that logs.
 
 use std::io::{self, Write};
 use std::sync::Arc;

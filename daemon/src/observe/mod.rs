@@ -1,6 +1,5 @@
-//! Observability: the daemon's log, and its messages to systemd.
-//!
-//! Must never change anything, and never delay the daemon.
+//! Writes the daemon's log, sends its messages to systemd, and measures its use of resources. It must not change
+//! anything, and must not delay the daemon.
 
 pub mod log;
 pub mod log_events;

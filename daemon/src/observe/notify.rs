@@ -1,7 +1,7 @@
 //! Notifies systemd that the daemon is ready, reloads, stops, or is alive.
 //!
-//! Owns the connection to the service manager. Does nothing outside of systemd. Must never fail the daemon: a message
-//! that cannot be sent is only logged.
+//! The only place that talks to the service manager. Does nothing if systemd did not start the daemon. A message that
+//! cannot be sent is logged; it must not fail the daemon.
 
 use std::time::Duration;
 

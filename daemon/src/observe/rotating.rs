@@ -1,7 +1,7 @@
-//! A log file that is rotated while it is written, before it grows over its bound.
+//! Writes a log file, and rotates it before it grows over its bound.
 //!
-//! Owns the size of the log: the current file and one older file together. Rotation neither loses nor splits a line:
-//! each line is whole in one of the two files. If the file cannot be rotated, writing goes on in it.
+//! The bound covers the current file and one older file together. Rotation must not lose or split a line: each line is
+//! whole in one of the two files. If the file cannot be rotated, writing goes on in it.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};

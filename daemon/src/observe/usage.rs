@@ -1,4 +1,4 @@
-//! Reads the daemon's own resource usage from `/proc`. Must never fail: a figure that cannot be read is left out.
+//! Reads the daemon's own resource usage from `/proc`. A figure that cannot be read is left out.
 
 use std::fs;
 
