@@ -6,7 +6,7 @@
 //! handler that does nothing: without a handler it would be ignored and would end no wait. Nothing else uses SIGURG,
 //! and a daemon without the handler would survive it.
 //!
-//! Owns the thread that sends these signals. Must never signal a thread that is not closing something.
+//! It must not signal a thread that closes nothing: SIGURG would end another wait of that thread.
 
 use std::collections::BTreeMap;
 use std::io;

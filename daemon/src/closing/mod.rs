@@ -1,4 +1,4 @@
-//! Closes connections and what is in flight in them, on threads that may wait.
+//! Closes connections, with the descriptors in flight in them, on threads of its own that may wait.
 //!
 //! A peer may send any descriptor over a Unix socket. The kernel releases a descriptor that is not received when the
 //! socket is closed, or when the bytes beside it are read without a control buffer. It does so in the thread that closes
@@ -13,7 +13,8 @@
 //! places for refused connections. SO_PASSRIGHTS (Linux 6.16) is not used: a client sends the descriptor of its working
 //! directory beside its first bytes, before the daemon knows the rights of the client.
 //!
-//! Owns these threads. Must never know a connection or a run, nor drop anything on the thread of the caller.
+//! It must not drop anything on the thread of the caller, and must not know a connection or a run: it gets work to
+//! execute.
 
 pub mod interrupting;
 #[cfg(test)]

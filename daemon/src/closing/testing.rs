@@ -1,4 +1,4 @@
-//! What hangs when it is closed, for tests: a TCP socket that lingers, and sockets in flight.
+//! Makes things that hang when they are closed, for tests: a TCP socket that lingers, and sockets in flight.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{ErrorKind, IoSlice, Write};

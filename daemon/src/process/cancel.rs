@@ -1,4 +1,5 @@
-//! The order to end a piece of work: a level that only rises. Owns the levels; must never end a process itself.
+//! Carries the order to end a piece of work, as a level that only rises. It must not end a process: the code that waits
+//! for the order does.
 
 use std::future::pending;
 

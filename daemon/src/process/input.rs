@@ -1,4 +1,4 @@
-//! Standard input of a command: a text in memory, so that nothing has to be written while the command reads.
+//! Gives a command its standard input: a text in memory, so that nothing has to be written while the command reads.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};

@@ -1,13 +1,14 @@
-//! Processes: a command from its start until no process of it is left.
+//! Executes processes: a command from its start until no process of it is left.
 //!
 //! ```text
 //! start ──▶ running ──ended──▶ draining (2 s at most) ──▶ done; processes that are left live on, with their pipes
 //!              └─time limit, cancel──▶ ending: SIGTERM, 2 s, SIGKILL, until none is left ──▶ done
 //! ```
 //!
-//! Calls are started by keepers ([`supervisor`]), small processes of ours that no descendant of a call can leave. Owns
-//! spawning, capture, signals and the knowledge of which process belongs to which run. Knows no tool and no envelope,
-//! decides nothing about a run, and keeps no task of its own while a command runs.
+//! Calls are started by keepers ([`supervisor`]), small processes of ours that no descendant of a call can leave. The
+//! only place that starts processes, captures their output, sends signals, and knows which process belongs to which
+//! run. It must not know a tool or an envelope, or decide about a run. It keeps no task of its own while a command
+//! executes.
 
 mod cancel;
 mod cgroup;

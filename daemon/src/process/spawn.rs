@@ -1,6 +1,5 @@
-//! A command to start, and the errors of a start.
-//!
-//! Owns the check for values that the kernel would refuse, and the words for them. Starts nothing: the keeper does.
+//! Describes a command to start, checks it for values that the kernel would refuse, and defines the errors of a start.
+//! It must not start the command: the keeper does.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

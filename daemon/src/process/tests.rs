@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
-//! Tests with real processes: their ends, their output, and their leftovers.
+//! Tests real processes: their ends, their output, and their leftovers.
 
 use std::ffi::OsString;
 use std::io::{Seek, Write};

@@ -1,4 +1,4 @@
-//! Time limits and priorities that the daemon and its keepers share. Has constants only.
+//! Has the time limits and priorities that the daemon and its keepers share: constants only.
 
 use std::time::Duration;
 

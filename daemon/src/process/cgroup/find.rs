@@ -1,6 +1,5 @@
-//! Finds the cgroup of version 2 of this process, and whether it is ours to divide.
-//!
-//! Reads only.
+//! Finds the cgroup of version 2 of this process, and tells whether the daemon may divide it into cgroups below. Reads
+//! only.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,8 +1,9 @@
-//! Records which cgroup holds the processes of a daemon, for the next daemon of the same state directory.
+//! Records which cgroup holds the processes of a daemon, so that the next daemon of the same state directory can end
+//! them.
 //!
-//! Owns the file with that record, and the name that distinguishes such a cgroup from those of other state directories.
-//! A process can lower the limit that is its mark, and kill its keeper and its daemon; but it leaves a cgroup only by
-//! moving itself.
+//! A process can lower the limit that is its mark, and can kill its keeper and its daemon; but it cannot leave a cgroup
+//! unless it moves itself. The only place with the file of that record, and with the name that distinguishes such a
+//! cgroup from those of other state directories.
 
 use std::ffi::OsString;
 use std::fs;

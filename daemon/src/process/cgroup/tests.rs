@@ -1,5 +1,5 @@
-//! Tests with real cgroups, without controllers: on many machines version 1 has these. Tests of limits are end to end,
-//! in `tests/behaviour/processes_cgroups.rs`.
+//! Tests with real cgroups, without controllers, because on many machines version 1 has these. The tests of limits are
+//! end to end, in `tests/behaviour/processes_cgroups.rs`.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

@@ -1,6 +1,6 @@
-//! Output files: `<state>/outputs/<run>/<call>.stdout` and `.stderr`.
+//! Stores the output of calls in files: `<state>/outputs/<run>/<call>.stdout` and `.stderr`.
 //!
-//! Owns the layout; no other module knows it. Names are made of our own ids, so no text of a model is part of a path.
+//! The only place with this layout. The names are made of our own ids, so no text of a model is part of a path.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};

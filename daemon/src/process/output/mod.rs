@@ -1,7 +1,7 @@
-//! Output of processes: bounded in memory, whole in a file up to a quota, live to subscribers.
+//! Captures the output of processes: bounded in memory, whole in a file up to a quota, and live for subscribers.
 //!
-//! A silent stream costs nothing: no buffer, no file, no task. Reads when the kernel reports data, never on a timer. A
-//! file that cannot be written is given up; that never stops the process. Processes that live on after their call write
+//! It reads when the kernel reports data, and not by a timer; a silent stream costs no buffer, no file and no task. If
+//! a file cannot be written, it is given up, and the process goes on. Processes that live on after their call write
 //! into the same files.
 
 pub(super) mod files;

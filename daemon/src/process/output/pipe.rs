@@ -1,7 +1,7 @@
-//! Our end of a pipe, or of a terminal.
+//! Reads our end of a pipe or of a terminal.
 //!
 //! It is registered with the runtime only when a task waits for it: most calls are over before that, and to register
-//! costs more than to read. Must never keep or interpret a byte.
+//! costs more than to read. It keeps and interprets no byte: the caller gets them all.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};

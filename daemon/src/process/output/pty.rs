@@ -1,5 +1,5 @@
-//! A pseudo-terminal for a call that wants a terminal. Owns its size. Must never read: our end is read like any other
-//! stream.
+//! Opens a pseudo-terminal for a call that wants a terminal, and sets its size. It must not read from it: our end is
+//! read like any other stream.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -1,13 +1,12 @@
-//! The chain of parents of a process, with the mark of each process in it, and what the marks alone say about it.
+//! Reads the chain of parents of a process, with the mark of each process in it, and tells what these marks mean.
 //!
-//! Owns the rule that recognises a keeper of another daemon: by what the kernel tells about it and about its parent,
-//! never by its name or its arguments, which every process chooses for itself. A mark can only be lowered, so no
-//! process inside a run can have the mark of that run's daemon. Reads `/proc`; changes nothing.
+//! The only place with the rule that recognises a keeper of another daemon: by what the kernel tells about it and about
+//! its parent, never by its name or its arguments, which every process chooses for itself. A mark can only be lowered,
+//! so no process inside a run can have the mark of that run's daemon. Reads `/proc`; changes nothing.
 //!
-//! Marks alone prove nothing about processes outside of runs: every process of a user can lower the marks of the
-//! others of its user, and so give a shell and the parent of that shell the marks of a keeper and of its daemon. So
-//! a keeper above a daemon is believed only where what it is shows as well what no other process can give it
-//! ([`super::own_mark`]).
+//! Marks alone prove nothing about processes outside of runs: every process of a user can lower the marks of that
+//! user's other processes. It can so give a shell and the shell's parent the marks of a keeper and of a daemon. So a
+//! keeper above a daemon is believed only if it also shows what no process can give another one ([`super::own_mark`]).
 
 use harness_protocol::inside_run;
 

@@ -1,4 +1,4 @@
-//! The end of processes that no process holds as children: all are stopped first, then killed, until no more are found.
+//! Ends processes that are not children of a keeper: all are stopped first, then killed, until no more are found.
 //!
 //! ```text
 //!   look at all processes ─▶ stop what may be meant ─▶ meant: keep it stopped ─▶ a look finds no more ─▶ kill all
@@ -6,10 +6,10 @@
 //!          └──────────────────────────────── until a look finds none ─────────────────────────────────────┘
 //! ```
 //!
-//! Owns the answer to processes that fork and exit all the time: by the time at which they have been looked at closely,
-//! they are gone, and others have taken their place. So the latest pids are looked at first, and what takes long is
-//! asked about a stopped process. The caller
-//! tells which processes are meant; a signal goes through a descriptor of the process, so that it reaches no other one.
+//! This ends also processes that fork and exit all the time: before such a process has been looked at closely, it is
+//! gone and another one has its place. So the latest pids are looked at first, and what takes long is asked about a
+//! stopped process. The caller decides which processes are meant. A signal goes through a descriptor of the process, so
+//! that it reaches no other one.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};

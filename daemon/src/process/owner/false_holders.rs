@@ -1,5 +1,5 @@
-//! Processes that hold the locks of a daemon and have no right to them: a run has taken the locks, and has killed the
-//! daemon that had them. No daemon would start any more.
+//! Ends processes that hold the locks of a daemon without a right to them: a run has taken the locks, and has killed
+//! the daemon that had them. No daemon could start any more.
 //!
 //! ```text
 //!   who took the lock lives ─┬─▶ is a daemon, or may be one: it keeps the lock, and we do not start
@@ -9,12 +9,12 @@
 //!                               1. what hides files   2. all that was left   3. what looks like a daemon
 //! ```
 //!
-//! Owns the order in which processes are ended to free a lock: those first of which more is known. The kernel's list of
-//! locks names the process that took a lock. That process may be dead, while others have inherited the lock and show it
-//! nowhere: as a file that is registered with an `io_uring`, as a message that no socket has received, or because each
-//! of them has forked and exited before it can be looked at. So after each step the lock itself is asked, and nothing
-//! more is ended once it is free. What belongs to a living daemon is never touched in these steps, and what may be an
-//! operator's is only named ([`super::leftover`]).
+//! The only place with the order in which processes are ended to free a lock: first those of which more is known. The
+//! kernel's list of locks names the process that took a lock. That process may be dead, while others have inherited the
+//! lock and show it nowhere: as a file that is registered with an `io_uring`, as a message that no socket has received,
+//! or because each of them has forked and exited before it can be looked at. So after each step the lock itself is
+//! asked, and nothing more is ended once it is free. It must not end what belongs to a living daemon; a process that
+//! may be an operator's is only named ([`super::leftover`]).
 //!
 //! The content of lock files proves nothing: any process of the user can write it.
 

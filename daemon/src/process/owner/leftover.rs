@@ -1,6 +1,7 @@
-//! The rule that tells what a dead daemon has left from what belongs to a living one, and from what is an operator's.
+//! Tells a process that a dead daemon has left from one that belongs to a living daemon, and from an operator's.
 //!
-//! Owns the rule only: it is asked about one process at a time and gets its facts from the caller. Ends nothing.
+//! Has the rule only: it is asked about one process at a time and gets its facts from the caller. It must not end a
+//! process.
 //!
 //! Every process of a run has a mark. But a mark alone does not tell that a process was left: a run can lower the
 //! limits of all processes of its user, also those of its operator's shell and of living daemons, and its own. The

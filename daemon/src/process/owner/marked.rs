@@ -1,4 +1,4 @@
-//! For tests: processes with the mark of a run.
+//! Starts processes with the mark of a run, for tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::File;

@@ -1,9 +1,9 @@
-//! The owner of a process: the chain of its parents, followed to its end.
+//! Finds the owner of a process, a run or an operator, by following the chain of its parents to its end.
 //!
-//! Owns the rule that a process whose chain cannot be followed to the end has no rights. The end is the first process
-//! of this machine, or of this pid namespace. A keeper on the way makes the process part of a run; it has no rights
-//! where that keeper serves no run, or belongs to another daemon. A child of the daemon that is not a keeper has lost
-//! its keeper, and has no rights.
+//! A process whose chain cannot be followed to the end has no rights. The end is the first process of this machine, or
+//! of this pid namespace. A keeper on the way makes the process part of a run; if the keeper serves no run, or belongs
+//! to another daemon, the process has no rights. A child of the daemon that is not a keeper has lost its keeper, and
+//! has no rights.
 //!
 //! A pid may be reused while the process is looked at. So the process itself is held by a descriptor; each step to a
 //! parent is checked twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.

@@ -1,8 +1,7 @@
-//! The position of this process: the mark with which it was started, and the keepers above it.
+//! Reads the position of this process: the mark with which it was started, and the keepers above it.
 //!
-//! Owns the rule that this is read once, at the very start of the process, and never again: every process of the same
-//! user can lower the limit that is the mark later (`prlimit` asks for the user, and for nothing else). Changes
-//! nothing.
+//! This is read once, at the very start of the process, and must not be read again: every process of the same user can
+//! later lower the limit that is the mark (`prlimit` asks for the user, and for nothing else). Changes nothing.
 //!
 //! The marks above this process may be a forgery: a run can lower those of its operator's shell, and of the parent of
 //! that shell, to the numbers of a keeper and its daemon, before the operator starts this daemon there. All processes
@@ -14,8 +13,9 @@
 //! - the parent is the process that took an exclusive lock, as each daemon has one on its state directory;
 //! - this process descends from both, which a process becomes by birth only.
 //!
-//! Where that is missing, the mark still is one: nothing that has a mark gets rights from this daemon, and it serves
-//! only what is outside of all runs by its mark.
+//! If one of these facts is missing, the keeper above is not believed, but the mark still counts: no process that has a
+//! mark gets rights from this daemon, and the daemon serves only processes that their marks show to be outside of all
+//! runs.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,5 +1,5 @@
-//! Leftovers of an earlier daemon of this state directory: keepers that still end their trees, and processes that have
-//! escaped them.
+//! Ends what an earlier daemon of this state directory has left: keepers that still end their trees, and processes that
+//! have escaped from them.
 //!
 //! ```text
 //!   wait for the lock that keepers hold ─▶ look for what has our mark ─▶ none: go on
@@ -7,9 +7,9 @@
 //!        └────────────────────────────────────────▶ (the same)
 //! ```
 //!
-//! Owns the lock file of the keepers, and the name that distinguishes their marks from those of other daemons. A start
-//! waits here before it recovers anything, so that an interrupted call never executes beside the next step's. Never
-//! touches a process without our mark.
+//! The only place with the lock file of the keepers, and with the name that distinguishes their marks from those of
+//! other daemons. A start waits here before it recovers anything, so that an interrupted call never executes beside the
+//! next step's. It must not touch a process without our mark.
 //!
 //! The daemon gives itself a mark as well, larger than that of its runs: each process that it starts is born with it,
 //! before a keeper can set the smaller one. So two marks have our name, and a process with the mark of a daemon is

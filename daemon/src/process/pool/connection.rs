@@ -1,7 +1,7 @@
-//! The daemon's end of one keeper: its process, its socket, and its latest messages.
+//! Talks to one keeper: has its process, its socket, and its latest messages.
 //!
-//! Owns no policy: other modules decide which call may use a keeper, and what is done when a keeper is gone. Every
-//! waiting method can be dropped and called again.
+//! It must not decide which call may use a keeper, or what is done when a keeper is gone: `pool` and `running_call` do.
+//! Every waiting method can be dropped and called again.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};

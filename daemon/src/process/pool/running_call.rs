@@ -1,6 +1,6 @@
-//! One call in its keeper: started, watched, ended, given back.
+//! Executes one call in its keeper: starts it, watches it, ends it, and gives the keeper back.
 //!
-//! Owns the rule for a dropped call: its keeper is not given back but closed, and ends everything below it.
+//! If a call is dropped, its keeper is not given back but closed, and ends everything below it.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,8 +1,8 @@
-//! The program of keepers, in a form that may be executed and not read.
+//! Provides the program of keepers in a form that may be executed and not read: a copy in memory.
 //!
-//! A keeper makes itself untraceable for processes of its user; until then it would be as open as any other. A program
-//! that its user may not read makes a process untraceable from its first moment (`ENFORCE_NONDUMP` in the kernel's
-//! `would_dump`). Owns that copy of the program; starts nothing.
+//! A keeper makes itself untraceable for processes of its user; until then it would be open to them, as any other
+//! process is. A program that its user may not read makes a process untraceable from its first moment
+//! (`ENFORCE_NONDUMP` in the kernel's `would_dump`). It must not start a process: the pool does.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;

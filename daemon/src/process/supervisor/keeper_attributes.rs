@@ -1,8 +1,7 @@
 //! Detects changes to the attributes of a keeper that its processes inherit: limits, priority, scheduling, processors.
 //!
 //! Every process of the same user may change these attributes of another process, so a call may change those of its own
-//! keeper. A lowered limit cannot be raised again, so a keeper that was changed serves no further call. Reads; changes
-//! nothing.
+//! keeper. A lowered limit cannot be raised again, so a keeper that was changed serves no further call. Reads only.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

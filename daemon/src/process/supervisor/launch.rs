@@ -1,9 +1,10 @@
-//! The launcher: enters a cgroup, sets limits and a terminal on itself, then becomes the program (`harnessd launch`).
+//! Prepares itself for a call, and then becomes the call's program (`harnessd launch`): enters a cgroup, sets limits,
+//! takes a terminal.
 //!
 //! All of this has to happen between fork and exec, which no program can do for another one without a hook that costs a
-//! real fork. Used only where one of them is wanted. The environment of the program has no effect on it. It must never
-//! do anything else. An error that keeps it from its program goes to standard error, with the exit code that a shell
-//! would give.
+//! real fork. So a launcher is used only where one of these is wanted. It must not do anything else, and the
+//! environment of the program has no effect on it. If it cannot become the program, it writes the error to standard
+//! error, and exits with the code that a shell would give.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;

@@ -1,4 +1,4 @@
-//! Processes that fork and exit all the time are ended, however many there are.
+//! Tests that processes that fork and exit all the time are ended, however many there are.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{PidfdFlags, pidfd_open};

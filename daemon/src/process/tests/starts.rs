@@ -1,4 +1,4 @@
-//! The start of a command: its input, environment, directory and arguments, and errors that name what is wrong.
+//! Tests the start of a command: its input, environment, directory and arguments, and errors that name what is wrong.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! The forced end of a tree: all of its processes are stopped, then all are killed.
+//! Ends a tree of processes by force: stops all of them, then kills all.
 //!
-//! Owns the answer to processes that fork and exit all the time, which are gone before they can be looked at twice. A
-//! stop cannot be refused, and a stopped process makes no other. A process whose parent has exited is a child of the
-//! root, and its pid cannot be reused before the root reaps it: so such processes are stopped as they are listed,
-//! without another look, and their groups with them. Waits for no process.
+//! Processes that fork and exit all the time are gone before they can be looked at twice. A stop cannot be refused, and
+//! a stopped process makes no other. A process whose parent has exited is a child of the root of the tree, and its pid
+//! cannot be reused before the root reaps it: so these processes are stopped as they are listed, without another look,
+//! and their groups with them. Waits for no process.
 
 use std::collections::HashSet;
 

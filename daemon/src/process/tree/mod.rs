@@ -1,7 +1,7 @@
-//! The tree below a process: its members, and signals to all of them.
+//! Finds the processes below a process, and sends signals to all of them.
 //!
 //! Reads `/proc`. A pid may be reused between a look and a signal, so each signal goes through a descriptor of the
-//! process, after a second look at its parent. Owns no process and waits for none.
+//! process, after a second look at its parent. Waits for no process.
 
 pub(super) mod kill;
 pub(super) mod proc_stat;

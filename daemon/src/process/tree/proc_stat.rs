@@ -1,5 +1,5 @@
-//! Reads `/proc/PID/stat`, and the beginning of a command line. Owns the positions of the fields. Changes nothing;
-//! gives `None` for a process that is gone.
+//! Parses `/proc/PID/stat`, and the beginning of a command line. The only place with the positions of the fields. A
+//! process that is gone gives `None`.
 
 // The crate `procfs` reads whole files into structs with all fields, and a command line without a bound, which its process
 // chooses. A forced end looks at each process of a tree that forks all the time: it needs five fields, without an allocation.
