@@ -1,7 +1,7 @@
-//! The control socket: which processes may connect, which methods they may call, and the protocol.
+//! Serves the control socket: which processes may connect, which methods they may call, and the protocol.
 //!
-//! Owns the lock that makes a daemon the only one, the listener, the check of a peer, the wire format of a connection
-//! and its subscriptions. Never looks into the world: it asks the driver.
+//! It has the lock that makes a daemon the only one, the listener, the check of a peer, the wire format of a connection
+//! and its subscriptions. It must not look into the world: it asks the driver.
 
 pub mod connection;
 pub mod limits;

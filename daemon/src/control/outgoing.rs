@@ -1,4 +1,4 @@
-//! The queue of frames to a connection: replies, which always fit, and notifications, which wait for room.
+//! Queues the frames to one connection: replies, which always fit, and notifications, which wait for room.
 //!
 //! Replies are bounded by the places of their requests; notifications by their bytes in the queue. So a peer that does
 //! not read costs a bounded amount of memory, and delays no other peer. The writer encodes a reply just before it

@@ -1,6 +1,5 @@
-//! `provider.check`: sends providers a short request, and closes the circuit breaker of a lane where that succeeds.
-//!
-//! This module makes the request; the world is only told of a success.
+//! `provider.check`: sends a short request to providers, and reports to the world which of them answered; the world
+//! then closes the circuit breakers of these.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Requests of connections to the driver, and the way back for the answers.
+//! Defines the requests that connections send to the driver, and the channel by which each answer comes back.
 
 use harness_protocol::event::Gap;
 use harness_protocol::id::{CallId, RunId, Seq};

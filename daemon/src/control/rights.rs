@@ -1,8 +1,7 @@
-//! Rights: one table of methods and kinds of callers.
+//! Decides which caller may call which method, by one table.
 //!
-//! Owns the kinds of callers and the table; every request passes it, and the tests are made from it. A method that is
-//! not in the table is refused to every caller. The driver decides how far the processes of a run see (their own tree).
-//! Makes no system call.
+//! Every request passes this table, and the tests are made from it. A method that is not in the table is refused to
+//! every caller. How much a process of a run sees (its own tree only) is decided by the driver. Makes no system call.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, Reason, RpcError, Subject};

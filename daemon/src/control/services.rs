@@ -1,4 +1,4 @@
-//! What every connection works with: the inbox, the feed, the history, limits, and services of other modules.
+//! Bundles what every connection works with: the inbox, the feed, the history, limits, and services of other modules.
 
 use std::io;
 use std::pin::Pin;

@@ -1,8 +1,9 @@
-//! One subscription: follows the feed from its cursor, and writes the events that its filter selects.
+//! Serves one subscription: follows the feed from the subscription's cursor, and writes the events that its filter
+//! selects.
 //!
-//! The subscriber sees the next number or an explicit gap; never silence, never a duplicate. Deltas may be dropped. All
-//! subscriptions take turns in encoding events, so that a request does not wait behind a thousand of them. While the
-//! peer does not read, the subscription holds nothing but its cursor.
+//! The subscriber sees the next number or an explicit gap; it must not see a duplicate, and must not miss a number in
+//! silence. Deltas may be dropped. All subscriptions take turns in encoding events, so that a request does not wait
+//! behind a thousand of them. While the peer does not read, the subscription holds nothing but its cursor.
 
 use std::sync::Arc;
 use std::time::Duration;

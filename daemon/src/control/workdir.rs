@@ -1,9 +1,9 @@
-//! The working directory that a submit names: whether its path means the same folder to the daemon as to the client.
+//! Checks the working directory that a submit names: does its path mean the same folder to the daemon as to the client?
 //!
-//! Owns the descriptors that a connection passes: one for a request that asks for it. All others are closed, and so is
-//! a descriptor whose line has ended without asking for it. Looks at folders and closes descriptors off the connection,
-//! because either may hang; one at a time for each connection, and the connection's place is kept until it has really
-//! ended. Decides nothing about rights.
+//! A connection may pass one descriptor for a request that asks for it; all others are closed, and so is a descriptor
+//! whose line has ended without asking for it. Folders are looked at and descriptors are closed off the connection,
+//! because either may hang; one at a time for each connection, and the connection keeps its place until that has really
+//! ended. It must not decide about rights: `rights` does.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

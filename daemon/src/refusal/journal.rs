@@ -1,4 +1,4 @@
-//! Refusals that the journal and its disk make.
+//! Defines the refusals that the journal and its disk cause.
 
 use harness_protocol::id::RunId;
 use harness_protocol::json_size::quoted;

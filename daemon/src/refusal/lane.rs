@@ -1,4 +1,4 @@
-//! Refusals of changes of lanes.
+//! Defines the refusals of changes of lanes.
 
 use std::sync::Arc;
 

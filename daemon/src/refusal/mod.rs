@@ -1,7 +1,8 @@
-//! Why a request is refused: facts as data, with one sentence for each.
+//! Defines the reasons why a request is refused, as data, with one sentence for each.
 //!
-//! Owns every refusal of the world, the journal and the driver, by subject, and its sentence for people and for models.
-//! Pure; knows no error code and nothing of the wire. What a refusal is on the wire is decided in `control::refusals`.
+//! The only place with the refusals of the world, the journal and the driver, by subject, and with their sentences for
+//! people and for models. Pure. It must not know an error code of the wire: `control::refusals` maps each refusal to
+//! the wire.
 
 mod journal;
 mod lane;

@@ -1,4 +1,4 @@
-//! Refusals of what names no run, interaction or call, or several of them.
+//! Defines the refusals of names and ids that mean no run, question or call, or more than one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Refusals of new runs whose specification could be taken: keys, names, room, and the run that submits.
+//! Defines the refusals of new runs whose specification is valid: because of a key, a name, a full daemon, or the run
+//! that submits.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Refusals of answers to questions that are not asked any more, or never were.
+//! Defines the refusals of answers to questions that are not asked any more, or never were.
 
 use harness_protocol::id::{InteractionId, RunId};
 use harness_protocol::time::Timestamp;

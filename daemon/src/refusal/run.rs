@@ -1,4 +1,4 @@
-//! Refusals of what the state of a run does not allow.
+//! Defines the refusals of changes that the state of a run does not allow.
 
 use harness_protocol::id::RunId;
 

@@ -1,4 +1,4 @@
-//! Refusals of specifications, and of the texts that come with other requests.
+//! Defines the refusals of specifications, and of the texts that come with other requests.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Refusals of subscriptions to events.
+//! Defines the refusals of subscriptions to events.
 
 use harness_protocol::event::EVENT_KINDS;
 use harness_protocol::id::{Seq, SubscriptionId};

@@ -1,4 +1,4 @@
-//! Refusals of working directories that are not what the client means.
+//! Defines the refusals of working directories: the path does not mean to the daemon what it means to the client.
 
 use harness_protocol::folder::FolderId;
 use harness_protocol::json_size::quoted;

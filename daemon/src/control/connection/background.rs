@@ -3,8 +3,8 @@
 //!
 //! The workers of a runtime serve tasks in the order in which they woke up. So a client that asks now and then would
 //! wait behind a piece of work of each client that floods. A connection that causes much work without a pause is moved
-//! to the background, where threads have a lower priority, and comes back when it asks little. Owns the counts that
-//! decide this, and no clock: it counts the work between two waits.
+//! to the background, where threads have a lower priority, and comes back when it asks little. This is decided by the
+//! work between two waits, and not by a clock.
 
 use std::future::poll_fn;
 use std::pin::Pin;

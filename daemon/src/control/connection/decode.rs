@@ -1,4 +1,5 @@
-//! Decodes a line into a request. Invalid JSON, an invalid request or an unknown method is an error with its own code.
+//! Decodes a line into a request. Invalid JSON, an invalid request and an unknown method are errors, each with its own
+//! code.
 
 use std::sync::Arc;
 

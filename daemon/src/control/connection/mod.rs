@@ -1,8 +1,8 @@
-//! One connection: reads requests in order, hands them to the driver, writes the replies and notifications.
+//! Serves one connection: reads requests in order, hands them to the driver, and writes the replies and notifications.
 //!
-//! Bounded: a request has a place until its answer is written, and a peer that does not read is not read from. Each
-//! request passes the table of rights first. A bad line gets an error and the connection stays; an oversized one ends
-//! it.
+//! Bounded: a request has a place until its answer is written, and nothing is read from a peer that does not read. Each
+//! request passes the table of rights first. A line that is no request gets an error and the connection stays; an
+//! oversized line ends the connection.
 
 pub(super) mod background;
 pub(super) mod decode;

@@ -1,7 +1,5 @@
-//! Reads from a connection: what has come, and whether the peer is still there while the connection waits for something
-//! else.
-//!
-//! Owns nothing. Never looks into the bytes.
+//! Reads from a connection: waits for bytes, and notices that the peer is gone while the connection waits for something
+//! else. It must not interpret the bytes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

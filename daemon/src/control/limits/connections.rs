@@ -1,8 +1,8 @@
-//! Limits of the number of connections, by kind of peer.
+//! Limits the number of connections, by kind of peer, so that no run can keep its operator out.
 //!
-//! Owns the counts. Operators may use all places. A quarter of the places is kept for them; all runs together have the
-//! rest, one run has a few, and peers that cannot be identified have fewer still. So no run can keep its operator out.
-//! Knows no socket.
+//! Operators may use all places. A quarter of the places is kept for them; all runs together have the rest, one run has
+//! a few, and peers that cannot be identified have fewer still. It counts only, and closes no connection: a peer
+//! without a place is refused by the listener.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Limits of connections: their number, and their memory.
+//! Limits connections: their number, and their memory.
 
 pub mod connections;
 pub mod memory;

@@ -1,4 +1,4 @@
-//! The place of a request: the memory and the slot that it holds until its answer is written.
+//! Holds the place of a request: the memory and the slot that it occupies until its answer is written.
 
 use tokio::sync::OwnedSemaphorePermit;
 

@@ -1,4 +1,4 @@
-//! Refusals about lanes, subscriptions, the journal and the configuration on the wire.
+//! Maps refusals about lanes, subscriptions, the journal and the configuration to errors on the wire.
 
 use ErrorKind::{Busy, Held, Internal, Invalid, NoLongerApplies, NotFound};
 use harness_protocol::rpc::{ConfigProblem, ErrorKind, Reason, Subject};

@@ -1,7 +1,7 @@
-//! From a refusal to the error on the wire: its kind, reason, subject, and when to try again.
+//! Maps each refusal to the error on the wire: its kind, reason, subject, and when to try again.
 //!
-//! The only place that decides these for what the world, the journal and the driver refuse. The sentence is the
-//! refusal's own (`crate::refusal`). Every refusal has a reason.
+//! The only place that decides these for what the world, the journal and the driver refuse. Every refusal has a reason.
+//! It must not write a sentence: that is the refusal's own (`crate::refusal`).
 
 mod daemon;
 mod runs;

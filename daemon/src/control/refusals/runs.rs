@@ -1,4 +1,4 @@
-//! Refusals about runs that exist, or do not, on the wire.
+//! Maps refusals about runs that exist, or do not, to errors on the wire.
 
 use ErrorKind::{Ambiguous, Invalid, NoLongerApplies, NotFound};
 use harness_protocol::rpc::{ErrorKind, Reason, Subject};

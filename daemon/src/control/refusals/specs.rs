@@ -1,4 +1,4 @@
-//! Refusals of new runs on the wire.
+//! Maps refusals of new runs to errors on the wire.
 
 use ErrorKind::{Busy, Conflict, Invalid, NoLongerApplies};
 use harness_protocol::rpc::{ErrorKind, Reason, Subject};

@@ -1,4 +1,4 @@
-//! Every refusal as a client gets it: code, reason, subject, message.
+//! Compares every refusal with what a client gets of it: code, reason, subject, message.
 #![cfg(test)]
 #![allow(clippy::unwrap_used)]
 

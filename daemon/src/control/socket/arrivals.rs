@@ -1,9 +1,9 @@
-//! Peers that have connected, until they are identified.
+//! Identifies peers that have just connected, a bounded number at once, before they are served.
 //!
-//! Owns how many there may be at once, and the lane in which each is traced. The owner of a chain of parents decides
-//! how long it takes to follow, so no peer is traced where connections are accepted. Peers that have the mark of a run
-//! wait in lanes of their own: one for short chains, one for long ones. Operators never have that mark, so no run
-//! delays them here. The mark gives no rights: it only selects the lane, and each peer is traced in full.
+//! To identify a peer, its chain of parents is followed; the owner of the chain decides how long that takes. So it is
+//! not done where connections are accepted. Peers that have the mark of a run wait in lanes of their own: one for short
+//! chains, one for long ones. Operators never have that mark, so no run delays them here. The mark gives no rights: it
+//! only selects the lane, and each peer is traced in full.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

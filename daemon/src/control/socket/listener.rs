@@ -1,7 +1,7 @@
-//! Accepts connections: from peers that may connect, and no more than the limits allow at once.
+//! Accepts connections, from peers that may connect, and no more at once than the limits allow.
 //!
-//! Owns the reaction to a lack of descriptors: it waits, and goes on. Never reads from a peer, closes no connection on
-//! its own thread, and traces no peer while others wait to be accepted.
+//! If the daemon has no descriptor left, it waits, and accepts again. It must not read from a peer, close a connection
+//! on its own thread, or trace a peer while others wait to be accepted: each of these may block.
 
 use std::fmt::Display;
 use std::io;

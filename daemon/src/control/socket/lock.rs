@@ -1,7 +1,7 @@
-//! Locks that make a daemon the only one of its state directory and of its socket.
+//! Takes the locks that make a daemon the only one of its state directory and of its socket.
 //!
-//! Owns the lock files. They are locked for the life of the process and never removed: the file itself says nothing,
-//! only the lock on it does. No holder is displaced, however slow: a second daemon is told the pid of the holder, and
+//! The lock files are locked for the life of the process and must not be removed: the file itself says nothing, only
+//! the lock on it does. A holder is not displaced, however slow it is: a second daemon reports the holder's pid, and
 //! ends.
 
 use std::fs::{self, DirBuilder, File, Permissions};

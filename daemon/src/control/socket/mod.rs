@@ -1,7 +1,7 @@
-//! The socket file: taken over from systemd, or bound by us in place of a stale one.
+//! Opens the socket of the daemon: takes it over from systemd, or binds it in place of a stale socket file.
 //!
-//! Owns the claim on the path. Never displaces a live daemon, never removes the socket of another process, and never
-//! shows the path with a mode that is wider than intended.
+//! It must not displace a live daemon or remove the socket of another process: the start fails instead. It must not
+//! show the path with a mode that is wider than intended, not even for a moment.
 
 pub mod arrivals;
 pub mod listener;

@@ -1,6 +1,6 @@
 //! Identifies the peer of a connection, and decides whether it may connect.
 //!
-//! Owns that rule. Asks the kernel for the peer once, when it connects, and never trusts the peer's own words.
+//! It asks the kernel for the peer once, when the peer connects. It must not trust what the peer says about itself.
 
 use std::collections::BTreeSet;
 use std::io;

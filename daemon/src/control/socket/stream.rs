@@ -1,7 +1,8 @@
-//! An accepted connection, which is closed on the threads for that, wherever it is dropped.
+//! Wraps an accepted connection, so that it is closed on the closing threads (`crate::closing`), wherever it is
+//! dropped.
 //!
-//! Owns the end of every connection, and the place that it takes until it is really closed. Never receives what is in
-//! flight, and never closes on the thread that drops it.
+//! The connection keeps its place in the limits until it is really closed. It must not receive the descriptors in
+//! flight, and must not close on the thread that drops it: both may block for an hour.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! How a peer is traced to its origin, as the parts below give it to the socket. Owns the types, and no tracing.
+//! Defines the types by which a peer is traced to its origin. The tracing itself is passed in by `startup`, from
+//! `process`.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
