@@ -1,4 +1,5 @@
-//! Inference: dialects translate prompts and answers, the HTTP client and the scripted provider execute them.
+//! Executes inferences: dialects translate prompts and answers, and the HTTP client or the scripted provider gets the
+//! answers.
 //!
 //! A dialect is pure; all waiting is in `http` and in `jobs`.
 

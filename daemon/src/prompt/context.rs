@@ -1,6 +1,6 @@
-//! Selects the parts of a transcript that make up a prompt, and estimates their size.
+//! Selects the parts of a transcript that make up a prompt, and estimates their size in tokens.
 //!
-//! Pure. Token counts are estimates on the safe side, because tokenizers differ between models.
+//! Pure. The estimates are on the safe side, because tokenizers differ between models.
 
 use harness_protocol::run::Entry;
 

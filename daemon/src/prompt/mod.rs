@@ -1,7 +1,8 @@
-//! The conversation between a run and its model, in a form that is the same for all dialects. A transcript becomes a
-//! prompt; a model's reply is a [`Completion`] or an [`InferenceError`].
+//! Defines the conversation between a run and its model, in a form that is the same for all dialects, and makes it from
+//! a transcript. A model's reply is a [`Completion`] or an [`InferenceError`].
 //!
-//! Pure. Owns the rules that every prompt keeps. Dialects translate prompts, and must never see a transcript.
+//! Pure. The only place with the rules that every prompt keeps. Dialects translate prompts, and must not see a
+//! transcript.
 
 pub mod context;
 pub mod summarise;

@@ -1,5 +1,5 @@
-//! Shortens a conversation that is too long for its model: chooses what is summarised and what stays, and asks the
-//! model for the summary.
+//! Shortens a conversation that is too long for its model: chooses what is summarised and what stays, and builds the
+//! request for the summary. Whether a run needs it is decided in `world::inference::when_to_compact`.
 //!
 //! ```text
 //!  transcript:   task · answer · results · message · answer · results · answer · results

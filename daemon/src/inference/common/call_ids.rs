@@ -1,8 +1,7 @@
-//! Chooses the id under which each call of a prompt goes to a provider: the one that this provider gave it, or else the
-//! daemon's own.
+//! Chooses the id under which each call of a prompt goes to a provider: the id that this provider gave the call, or
+//! else the daemon's own.
 //!
-//! Servers keep state under their ids, or in them (a signature, a count). Pure. Owns the rule for when an id goes back;
-//! must never invent one.
+//! Servers keep state under their ids, or in them (a signature, a count). Pure. It must not invent an id.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! What the dialects share: arguments, names and ids of calls, texts in pieces, token counts, limits of an answer.
+//! Contains what the dialects share: arguments, names and ids of calls, texts in pieces, token counts, limits of an
+//! answer.
 
 pub(super) mod answer_limit;
 pub(super) mod call_ids;

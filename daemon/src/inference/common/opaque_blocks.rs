@@ -1,7 +1,7 @@
-//! Blocks that a provider wants back unchanged, and their places in the answer.
+//! Keeps the blocks that a provider wants back unchanged, and their places in the answer.
 //!
 //! The daemon stores an answer as a text and calls. A provider's own blocks stand before, between and after pieces of
-//! these. Their place matters: thinking is signed together with what follows it.
+//! these. Their place matters: thinking is signed together with the content after it.
 
 use harness_protocol::run::{CallRequest, Carried};
 use serde::{Deserialize, Serialize};

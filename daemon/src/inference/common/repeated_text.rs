@@ -1,7 +1,7 @@
-//! A text that may come twice: announced, whole or in part, and then streamed in pieces.
+//! Joins a text that may come twice: announced, whole or in part, and then streamed in pieces.
 //!
-//! Pure. Owns the decision whether pieces repeat the announced text or continue it. Must never drop a piece with new
-//! text.
+//! Pure. The only place that decides whether a piece repeats the announced text or continues it. It must not drop a
+//! piece that has new text.
 
 use super::json_text::{Gathered, Text};
 

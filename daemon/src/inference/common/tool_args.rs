@@ -1,7 +1,7 @@
 //! Decides what becomes of a call's arguments when the answer has ended.
 //!
 //! Only a complete JSON object is ever executed. The world answers every other call with a sentence for the model.
-//! Servers fail on invalid arguments, so those go back wrapped in a valid object.
+//! Servers reject a request with invalid arguments, so such arguments go back to the server wrapped in a valid object.
 
 use std::borrow::Cow;
 use std::fmt;

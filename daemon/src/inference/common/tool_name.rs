@@ -1,4 +1,4 @@
-//! Makes names of tools, and turns without a text, acceptable to every provider.
+//! Changes names of tools, and turns without a text, so that every provider accepts them.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! The dialects that use HTTP, behind one interface: a prompt becomes a request body, events become deltas, and the end
-//! of the stream a completion.
+//! Defines the dialects that use HTTP, behind one interface: a prompt becomes a request body, events become deltas, and
+//! the end of the stream becomes a completion.
 //!
 //! ```text
 //! body, path, auth, headers ──▶ request          status ≥ 400 ──▶ classify

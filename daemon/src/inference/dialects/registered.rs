@@ -1,4 +1,4 @@
-//! The dialects that there are: a line each. No other code tells them apart.
+//! Lists the dialects, a line each. No other code distinguishes them.
 
 use super::*;
 use crate::config::Dialects;

@@ -1,7 +1,7 @@
 //! Recognises errors in place of an answer, from servers whose HTTP status always reports success.
 //!
-//! Pure. Owns the forms of such envelopes, and where their code and text are. `inference/errors/classify.rs` decides
-//! what these mean.
+//! Pure. The only place with the forms of such envelopes, and with the places of code and text in them. What the code
+//! and the text mean is decided in `inference/errors/classify.rs`.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Classifies errors of providers, and finds out when to retry.
+//! Classifies errors of providers, and finds out when to ask again.
 
 pub mod classify;
 pub(super) mod envelope;

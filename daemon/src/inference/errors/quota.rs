@@ -1,7 +1,7 @@
 //! Recognises limits of the account behind the key, and how long each lasts.
 //!
-//! Owns the codes and the wording of such limits: quota, credit, budgets, the windows of a plan. Must never decide what
-//! follows: the world holds the provider's lane.
+//! The only place with the codes and the wording of such limits: quota, credit, budgets, the windows of a plan. It must
+//! not decide what follows: the world holds the provider's lane.
 
 use std::sync::LazyLock;
 

@@ -1,7 +1,7 @@
-//! When a provider wants to be asked again, according to the headers of its refusal.
+//! Reads from the headers of a refusal when the provider may be asked again.
 //!
-//! Reads `Retry-After` in seconds and as a date, and the rate-limit headers of both families. A value that cannot be
-//! read counts as absent.
+//! It reads `Retry-After` in seconds and as a date, and the rate-limit headers of the common APIs (`x-ratelimit-…`,
+//! `anthropic-ratelimit-…` and others). A value that cannot be read counts as absent.
 
 use harness_protocol::time::{Span, Timestamp};
 use jiff::civil::DateTime;

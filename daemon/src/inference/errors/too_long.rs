@@ -1,7 +1,7 @@
 //! Recognises that a prompt is too long, from the error's code or its wording.
 //!
-//! Pure. Owns the wording. Limits on answers, on requests per time or on anything else do not count: a shorter prompt
-//! would not help there.
+//! Pure. The only place with this wording. Limits on answers, on requests per time or on anything else do not count: a
+//! shorter prompt would not help there.
 
 /// Words in codes and types.
 const KINDS: &[&str] = &[

@@ -1,4 +1,5 @@
-//! A fast path around the JSON parser, for the most frequent events of a stream.
+//! Reads the most frequent events of a stream without the JSON parser. Every event that it cannot read, it leaves to
+//! the parser.
 
 pub(super) mod repeated_form;
 pub(super) mod skim;

@@ -1,9 +1,9 @@
-//! The form that consecutive events share: most events differ from the one before only in their piece, and in numbers
-//! and strings that the dialect ignores.
+//! Recognises an event that differs from the one before only in its piece of text, and in numbers and strings that the
+//! dialect ignores.
 //!
-//! Owns the last event that the fast path read, and the places of its varying values. An event with the same text
-//! between these places is read by comparing, which costs less than parsing. Every other event is parsed as if it were
-//! the first.
+//! It keeps the last event that the fast path read, and the places of its varying values ("holes"). An event with the
+//! same text between these places is read by comparing, which costs less than parsing. Every other event is parsed as
+//! if it were the first.
 //!
 //! ```text
 //! {"type":"response.output_text.delta","sequence_number":17,"item_id":"msg_1","delta":" lantern","obfuscation":"x7"}

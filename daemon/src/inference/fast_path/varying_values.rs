@@ -1,4 +1,4 @@
-//! The varying values of an event, and their places in the text.
+//! Records the places in an event at which the next event may differ from it ("holes").
 
 use std::ops::Range;
 

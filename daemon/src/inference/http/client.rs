@@ -1,6 +1,5 @@
-//! The HTTP client of one provider: connections, proxies, certificates, and the key.
-//!
-//! Owns everything that all requests to the provider share.
+//! Sends requests to one provider: has the connections, proxies, certificates, and the key that all of these requests
+//! share.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;

@@ -5,8 +5,8 @@
 //!                            └─ key, from environment, file or credential; never shown, never logged
 //! ```
 //!
-//! Owns keys, connections, time limits and the bounds on reading. The dialects decide what is sent, and the world
-//! decides about retries.
+//! The only place with keys, connections, time limits and the bounds on reading. It must not decide what is sent (the
+//! dialects do) or whether to ask again (the world does).
 
 mod body;
 mod client;

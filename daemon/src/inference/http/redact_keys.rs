@@ -1,8 +1,8 @@
 //! Removes keys from a provider's errors and answers, both as shown and as stored.
 //!
-//! Owns the forms in which a key is recognised: plain; base64 at any offset; hexadecimal; escaped for URLs, JSON or
-//! HTML; and each of these with blanks, quote marks and zero-width characters in between. Must never hold back more of
-//! a stream than the possible beginning of a key.
+//! The only place with the forms in which a key is recognised: plain; base64 at any offset; hexadecimal; escaped for
+//! URLs, JSON or HTML; and each of these with blanks, quote marks and zero-width characters in between. It must not
+//! hold back more of a stream than a text that may be the beginning of a key.
 
 use std::sync::Arc;
 

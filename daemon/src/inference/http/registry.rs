@@ -1,6 +1,6 @@
-//! The configured providers by name.
+//! Finds the client of a configured provider by the provider's name.
 //!
-//! Owns the clients in use, how a reload replaces them, and what the daemon reports about providers.
+//! It has the clients in use, replaces them at a reload, and reports the providers to clients of the daemon.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};

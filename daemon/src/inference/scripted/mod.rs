@@ -1,7 +1,8 @@
-//! The dialect `scripted`: turns from a file. Pure: the same script and prompt give the same answer.
+//! Plays scripts as if a model answered: the dialect `scripted`. Pure: the same script and prompt give the same answer.
 //!
-//! Owns the meaning of a turn. It has no state: the due turn and the captures are computed from the prompt, so a
-//! restart changes neither. It checks every prompt that it gets, because an invalid prompt is a bug of the daemon.
+//! The only place that gives a turn its meaning. It has no state: the due turn and the captures are computed from the
+//! prompt, so a restart changes neither. It checks every prompt that it gets, because an invalid prompt is a bug of the
+//! daemon.
 //!
 //! Patterns see the envelope of each result; `^` and `$` match at lines. Captures skip the first line, which has the
 //! exit code.

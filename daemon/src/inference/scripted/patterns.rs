@@ -1,6 +1,6 @@
 //! Compiles the patterns of scripts within bounds, once each, and caches them.
 //!
-//! Owns the bounds of one pattern and the cache. Compiling and matching take CPU time and never wait. Callers must run
+//! The only place with the bounds of one pattern. Compiling and matching take CPU time and never wait. Callers must run
 //! them off the runtime's workers, so that no other task is delayed.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,4 +1,4 @@
-//! Unknown blocks of messages, and pieces that belong to no block.
+//! Tests unknown blocks of messages, and pieces that belong to no block.
 
 use serde_json::{Value, json};
 

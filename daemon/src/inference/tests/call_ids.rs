@@ -1,4 +1,4 @@
-//! The ids under which calls and results go back to a provider.
+//! Tests the ids under which calls and results go back to a provider.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Answers without text and calls, which never count as answers, and finish reasons that leave no answer.
+//! Tests that answers without text and calls never count as answers, and finish reasons that leave no answer.
 
 use harness_protocol::run::Usage;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Ends of answers: placeholders for a finish reason, signs of an incomplete answer, and ends that are complete without
-//! a last event.
+//! Tests the ends of answers: placeholders for a finish reason, signs of an incomplete answer, and ends that are
+//! complete without a last event.
 
 use serde_json::{Value, json};
 

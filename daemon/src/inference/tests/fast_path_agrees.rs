@@ -1,4 +1,5 @@
-//! The fast path gives the same result as the parser: the same deltas, and the same answer or error, for any input.
+//! Tests that the fast path gives the same result as the parser for any input: the same deltas, and the same answer or
+//! error.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

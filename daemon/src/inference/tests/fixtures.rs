@@ -1,4 +1,4 @@
-//! Recordings of real servers, and hand-written streams in the form of servers that cannot be recorded here.
+//! Contains recordings of real servers, and hand-written streams in the form of servers that cannot be recorded here.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Parts of an answer at unexpected places: an id of its own for every piece of a call, choices in parts, reasoning
-//! inside contents, counts.
+//! Tests parts of an answer at unexpected places: an id of its own for every piece of a call, choices in parts,
+//! reasoning inside contents, counts.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The behaviour of real servers, reproduced as tests of the pure readers.
+//! Tests the pure readers against the behaviour of real servers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod anthropic;

@@ -1,4 +1,4 @@
-//! Faulty streams of chat completions.
+//! Tests faulty streams of chat completions.
 
 use super::super::dialects::{Ended, HttpDialect, Quirks};
 use super::{Read, read, read_all};

@@ -1,4 +1,4 @@
-//! The many ways in which servers of chat completions send parallel calls (fault 4).
+//! Tests the many ways in which servers of chat completions send parallel calls (fault 4).
 
 use super::super::dialects::HttpDialect;
 use super::read;

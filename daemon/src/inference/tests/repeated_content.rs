@@ -1,4 +1,4 @@
-//! Content that comes twice: in pieces and whole, under the same ids or under others. It counts once.
+//! Tests that content counts once if it comes twice: in pieces and whole, under the same ids or under others.
 #![allow(clippy::needless_pass_by_value)] // a table of events reads better without signs of borrowing
 
 use serde_json::{Value, json};

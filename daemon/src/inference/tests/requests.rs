@@ -1,4 +1,4 @@
-//! The requests that are sent, and the return of opaque blocks to their provider.
+//! Tests the requests that are sent, and the return of opaque blocks to their provider.
 
 use std::sync::Arc;
 

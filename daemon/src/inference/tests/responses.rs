@@ -1,4 +1,4 @@
-//! Faulty streams of the Responses API.
+//! Tests faulty streams of the Responses API.
 
 use super::super::dialects::{Ended, HttpDialect, Quirks};
 use super::{Read, read, read_all};

@@ -1,4 +1,4 @@
-//! Further fields that servers of chat completions send, and want back together with the results.
+//! Tests further fields that servers of chat completions send, and want back together with the results.
 
 use std::sync::Arc;
 

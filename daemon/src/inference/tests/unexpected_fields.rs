@@ -1,4 +1,5 @@
-//! Fields of unexpected types, at unexpected places, or repeated: the answer is read nevertheless.
+//! Tests that an answer is read although some of its fields have unexpected types, are at unexpected places, or are
+//! repeated.
 
 use harness_protocol::run::Usage;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The content blocks of a message, built from the pieces of a stream or taken whole.
+//! Builds the content blocks of a message, from the pieces of a stream or from a whole message.
 
 use std::collections::BTreeSet;
 

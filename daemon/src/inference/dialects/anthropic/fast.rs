@@ -1,4 +1,4 @@
-//! The fast path for the most frequent event: a piece of a content block.
+//! Reads the most frequent event of a stream without the JSON parser: a piece of a content block.
 
 use super::blocks::Kind;
 use crate::inference::common::json_text::Text;

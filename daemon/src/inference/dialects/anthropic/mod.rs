@@ -1,4 +1,4 @@
-//! The dialect of Anthropic's Messages API.
+//! Implements the dialect of Anthropic's Messages API.
 
 mod blocks;
 mod fast;

@@ -1,9 +1,9 @@
 //! Assembles calls from their pieces. Servers assign pieces to calls in many different ways.
 //!
-//! By index, where there is one; else by id; else a piece continues the call before it. A piece with a name begins a
-//! new call where the call that it would continue is another one: it has another id, or arguments already. A new id
-//! alone begins none, for there are servers that make one up for every piece. Within one chunk each piece without an
-//! index is a call of its own.
+//! A piece belongs to the call with its index, if it has one; else to the call with its id; else it continues the call
+//! before it. A piece with a name begins a new call if the call that it would continue has another id, or has arguments
+//! already. A new id alone begins no call, because some servers make up an id for every piece. Within one chunk each
+//! piece without an index is a call of its own.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

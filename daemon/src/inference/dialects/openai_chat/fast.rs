@@ -1,5 +1,5 @@
-//! The fast path for the most frequent chunk: one choice with a piece of text, of reasoning, or of the arguments of one
-//! call.
+//! Reads the most frequent chunk without the JSON parser: one choice with a piece of text, of reasoning, or of the
+//! arguments of one call.
 
 use crate::inference::common::json_text::Text;
 use crate::inference::fast_path::repeated_form::Form;

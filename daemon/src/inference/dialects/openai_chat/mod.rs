@@ -1,4 +1,4 @@
-//! The dialect of OpenAI's chat completions, and of the many servers with a similar API.
+//! Implements the dialect of OpenAI's chat completions, and of the many servers with a similar API.
 
 mod calls;
 mod details;

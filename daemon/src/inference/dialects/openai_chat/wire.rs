@@ -1,4 +1,5 @@
-//! The JSON that servers of chat completions send. Fields are borrowed from the event; unknown fields are skipped.
+//! Defines the JSON that servers of chat completions send. Fields are borrowed from the event; unknown fields are
+//! skipped.
 
 use std::borrow::Cow;
 use std::fmt;

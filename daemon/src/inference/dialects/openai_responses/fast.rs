@@ -1,4 +1,4 @@
-//! The fast path for the most frequent events: a piece of text, of reasoning or of arguments.
+//! Reads the most frequent events without the JSON parser: a piece of text, of reasoning or of arguments.
 
 use super::items::Kind;
 use crate::inference::common::json_text::Text;

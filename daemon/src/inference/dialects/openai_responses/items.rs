@@ -1,4 +1,4 @@
-//! The items of a response, built from the pieces of a stream or taken whole.
+//! Builds the items of a response, from the pieces of a stream or from the whole list at the end.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -1,4 +1,5 @@
-//! The dialect of OpenAI's Responses API. The provider stores nothing: every request carries the whole conversation.
+//! Implements the dialect of OpenAI's Responses API. The provider stores nothing: every request carries the whole
+//! conversation.
 
 mod fast;
 mod items;
