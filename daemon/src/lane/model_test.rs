@@ -1,4 +1,4 @@
-//! Compares the lane with a small model made of plain lists, for random sequences of operations.
+//! Tests the lane against a small model made of plain lists, by random sequences of operations.
 #![cfg(test)]
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! The order in which tickets wait: a ring of roots for each class and share, a first-come-first-served list for each
-//! root.
+//! Keeps the order in which tickets wait: a ring of roots for each class and share, a first-come-first-served list for
+//! each root.
 //!
 //! ```text
 //!   (class, share) ── cursor ─▶ root A ⇄ root B ⇄ root C ─┐      ring: whose turn it is
@@ -10,7 +10,7 @@
 //!                                a3
 //! ```
 //!
-//! The links lie in the tickets themselves, so that removing any ticket costs the same. Must never know permits or
+//! The links lie in the tickets themselves, so that removing any ticket costs the same. It must not know permits or
 //! time.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What a lane reports about itself. Reads the lane, must never change it.
+//! Builds the report of a lane. It reads the lane, and must not change it.
 
 use std::collections::HashMap;
 

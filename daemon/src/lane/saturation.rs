@@ -1,5 +1,5 @@
-//! The share of the last 1, 5 and 15 minutes during which a lane was saturated. Time is an argument. Must never read a
-//! clock.
+//! Computes the share of the last 1, 5 and 15 minutes during which a lane was saturated. It must not read a clock: time
+//! is an argument.
 
 use harness_protocol::time::{Span, Timestamp};
 

@@ -1,4 +1,4 @@
-//! Adjusts a lane's timestamps when the clock is set. Must never decide anything.
+//! Moves a lane's timestamps when the clock is set, so that spans stay the same.
 
 use harness_protocol::time::{Span, Timestamp};
 

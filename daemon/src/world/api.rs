@@ -1,5 +1,5 @@
-//! The interface of the world: its inputs, its effects and its replies. The modules above use nothing else of the
-//! world.
+//! Defines the interface of the world: its inputs, its effects and its replies. The modules above must use nothing else
+//! of the world.
 
 use std::sync::Arc;
 

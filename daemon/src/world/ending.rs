@@ -1,4 +1,5 @@
-//! Ends things: a run that is told to stop, a call whose result comes from the world, a run that is complete.
+//! Ends runs and calls: stops a run, gives a call a result that comes from the world, and finishes a run that is
+//! complete.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
-//! The engine: the world and its schedule, stepped by the driver.
+//! Steps the world by its schedule, for the driver.
 //!
-//! Owns the order of one step: time, inputs, sets, results. Must never decide anything about a run.
+//! The only place with the order of one step: time, inputs, sets, results. It must not decide anything about a run: the
+//! systems do.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

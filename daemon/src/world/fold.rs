@@ -1,7 +1,7 @@
-//! A world as the fold of its events: it can be read, and it goes on by events alone.
+//! Makes a world from events, and reads it. The only place that has the `World` of bevy.
 //!
-//! Owns the bevy world. It has no schedule, so nothing happens in it by itself: that is for the [`super::Engine`], which
-//! steps it. A run that has left the world is read in a fold of its own events.
+//! A world of this module has no schedule, so it changes only by the events that it is given; [`super::Engine`] adds
+//! the schedule and steps it. To read a run that has left the world, a new world is made from that run's events alone.
 
 use std::cell::RefCell;
 

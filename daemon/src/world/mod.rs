@@ -1,4 +1,4 @@
-//! The world: every run is an entity, every change an event.
+//! Holds the runs of the daemon as data: every run is an entity, every change an event.
 //!
 //! `step(now, inputs) -> (events, effects)`: synchronous and deterministic. It reads no clock and no file, and knows no
 //! process, no socket and no task. Its sets, in the order of a step:

@@ -1,7 +1,8 @@
-//! Finds the events of the daemon, its lanes and providers that later events make redundant: the world is the same
-//! without them.
+//! Finds the events of the daemon, its lanes and providers that later events make redundant: without them a replay
+//! gives the same world.
 //!
-//! The counterpart of `apply`: of each piece of state, only the last event stays. Must never decide or remove anything.
+//! The counterpart of `apply`: of each piece of state, only the last event stays. Reads only: housekeeping decides
+//! whether these events are removed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The transitions that tools plan: asking a person, spawning a child, waiting for other runs.
+//! Carries out the transitions that tools plan: asking a person, spawning a child, waiting for other runs.
 //!
 //! They need no permit and have no job: a waiting call costs one component.
 

@@ -1,6 +1,6 @@
-//! A system's access to the world: it may read everything, and change the world only by emitting events.
+//! Gives a system access to the world: to read everything, and to change it only by emitting events.
 //!
-//! A system that holds a [`Tx`] cannot write a component; this type guarantees it.
+//! A system gets a [`Tx`] and nothing else, so it cannot write a component.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! `apply(event)` is the only code that changes the world, live and in replay alike.
+//! Changes the world: `apply(event)` is the only code that does, live and in replay alike.
 //!
-//! Decides nothing: an event states what has happened. Knows no time but the event's own, and no configuration: one
-//! history gives one world, whatever is configured when it is read.
+//! It must not decide anything: an event states what has happened. It knows no time but the event's own, and no
+//! configuration: one history gives one world, whatever is configured when it is read.
 
 mod calls;
 mod clock;

@@ -1,4 +1,4 @@
-//! Accounts for budgets: what is used, and what is reserved for inferences that are wanted or running.
+//! Counts what each budget has used, and what is reserved for inferences that are wanted or running.
 //!
 //! A pool belongs to a run with a budget. Usage and reserves of a run count in its own pool and in the pools of the
 //! runs above it.

@@ -1,7 +1,7 @@
-//! Checks whether an event can follow on the state of its run, or a record between them is missing.
+//! Checks in a replay whether an event can follow on the state of its run, or whether a record between them is missing.
 //!
-//! Used in replay only, before the event is applied, so that a run with a missing record keeps its last good state.
-//! Changes nothing. The end of a run fits every state but an end, because the state before it no longer matters.
+//! It is asked before the event is applied, so that a run with a missing record keeps its last good state. Changes
+//! nothing. The end of a run fits every state but an end, because the state before it no longer matters.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

@@ -1,4 +1,5 @@
-//! The one place at which a run comes to another phase, so that the markers that queries ask for never differ from it.
+//! Moves a run to another phase, together with the markers that queries ask for. It is the one place that does, so that
+//! the markers never differ from the phase.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

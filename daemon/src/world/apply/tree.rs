@@ -1,4 +1,4 @@
-//! Walks in the trees of runs, along their relationship.
+//! Walks up and down the trees of runs.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

@@ -1,7 +1,8 @@
-//! The limits that a child inherits from its parent: a child never has more than its parent has.
+//! Gives a child the limits of its parent: a child never has more than its parent has.
 //!
-//! Owns which fields are inherited. Deadlines are not written into the specification; they follow from the tree
-//! (`apply::deadline`), so that the retry of a run is not bound by the deadline of a tree that has ended.
+//! The only place that decides which fields are inherited. Deadlines are not written into the specification; they
+//! follow from the tree (`apply::deadline`), so that the retry of a run is not bound by the deadline of a tree that has
+//! ended.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The meaning of commands: which runs they select, whether a run may be made, and how runs are ended.
+//! Decides what commands mean: which runs they select, and whether a run may be made.
 
 pub(super) mod inherit;
 pub(super) mod select;

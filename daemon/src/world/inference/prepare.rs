@@ -1,7 +1,7 @@
-//! Prepares a run once: fixes what its inferences are built from, in an event.
+//! Prepares a run once: an event fixes what the run's inferences are built from, such as the descriptions of its tools.
 //!
-//! What a model is told of tools is long and the same for many runs. So it is an event of its own, and that of a run
-//! names it by its number.
+//! These descriptions are long and the same for many runs. So they are an event of their own, and the event of a run
+//! names that event by its number.
 
 use std::sync::Arc;
 

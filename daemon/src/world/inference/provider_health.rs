@@ -1,5 +1,5 @@
-//! The circuit breaker of each provider: when a provider is retried and when it is held. Makes decisions only; their
-//! results are events.
+//! Decides by a circuit breaker for each provider when the provider is asked again, and when it is held. Its decisions
+//! become events; it changes nothing itself.
 //!
 //! ```text
 //!            FAILURES in a row                time is up

@@ -1,5 +1,5 @@
-//! The delay before a failed inference is tried again. Pure: a function of the run, the step, the attempt and the kind of
-//! error, so that a replay has the same delays. Never decides whether a provider is held.
+//! Computes the delay before a failed inference is tried again. Pure: a function of the run, the step, the attempt and
+//! the kind of error, so that a replay has the same delays. Whether a provider is held is decided in `provider_health`.
 
 use harness_protocol::id::RunId;
 use harness_protocol::splitmix64::SplitMix64;

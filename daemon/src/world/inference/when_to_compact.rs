@@ -1,4 +1,5 @@
-//! Decides when a run's prompt is too long for its model, and lets the model summarise the older part.
+//! Decides when a run's prompt is too long for its model, and lets the model summarise the older part. How that part is
+//! cut and summarised is in `prompt::summarise`.
 //!
 //! ```text
 //!            too long, as far as one can tell           summary
@@ -8,7 +9,7 @@
 //!    └─ the provider says that it is too long ┘  └─ half of it is shown
 //! ```
 //!
-//! Makes decisions only. The transcript stays whole; only the prompt becomes shorter.
+//! Its decisions become events; it changes nothing itself. The transcript stays whole; only the prompt becomes shorter.
 
 use std::sync::Arc;
 

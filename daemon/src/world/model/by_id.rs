@@ -1,7 +1,7 @@
-//! Finds runs by id: several times for each event by a single id, and sometimes in the order of ids.
+//! Finds runs by id: by a single id, several times for each event, and sometimes all in the order of ids.
 //!
-//! Owns the two indexes. The ordered index alone would be slower for single ids, because each look-up visits every
-//! level of its tree.
+//! Two indexes serve these two needs: the ordered index alone would be slower for single ids, because each look-up
+//! visits every level of its tree.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

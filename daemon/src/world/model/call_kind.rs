@@ -1,5 +1,6 @@
-//! What kind of call each is. It is part of the event that made the call, so that a history means the same under every
-//! configuration: what a name means may change, what has happened does not.
+//! Defines what kinds of calls there are. The kind is part of the event that made the call, so that a history means the
+//! same under every configuration: the configuration may later give a tool's name another kind, but not change what has
+//! happened.
 
 use harness_protocol::run::{CallKind, CallRequest};
 use harness_protocol::spec::RunSpec;

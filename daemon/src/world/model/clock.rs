@@ -1,10 +1,10 @@
-//! The time of events. Time is an argument; no clock is read here.
+//! Computes the time of events from the clocks that the driver reads. Time is an argument; no clock is read here.
 //!
 //! Between two sets, time follows the monotonic clock, so that no duration is negative and no timer depends on jumps of
 //! the wall clock. A small difference to the wall clock is corrected at once if the wall clock is ahead, and by running
 //! at half speed if it is behind. A large difference is a *set*: an event moves the world's time, and all times by
 //! which the world measures spans. A set forward happens at once; a set backward after the wall clock has run steadily
-//! for a while. Owns the moment of a set; `apply` moves the times.
+//! for a while. The moment of a set is decided here; `apply` moves the times.
 
 use harness_protocol::time::{Span, Timestamp};
 

@@ -1,4 +1,4 @@
-//! The components of a run. Data only; only `apply` writes them.
+//! Defines the components of a run. Data only; only `apply` writes them.
 //!
 //! A component from which an index is made is immutable: it changes by being inserted anew, so that the hooks that keep
 //! the index (`indexes/hooks.rs`) see every change of it.

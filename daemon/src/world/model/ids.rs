@@ -1,4 +1,4 @@
-//! Ids are counters mapped by a keyed bijection, so that they are unique by construction and do not reveal how many
+//! Makes ids: counters mapped by a keyed bijection, so that ids are unique by construction and do not reveal how many
 //! there are.
 //!
 //! Pure: only `apply` advances the counters, and the key is an argument.

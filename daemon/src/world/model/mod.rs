@@ -1,4 +1,4 @@
-//! The data model of the world: components, indexes, the phase of a run, ids, names, and the world's clock.
+//! Defines the data model of the world: components, indexes, the phase of a run, ids, names, and the world's clock.
 
 pub(super) mod by_id;
 pub(super) mod call_kind;

@@ -1,7 +1,6 @@
-//! The names of live runs. Runs of operators share one namespace; the children of each tree have their own.
+//! Finds live runs by name. Runs of operators share one namespace; the children of each tree have their own.
 //!
-//! A child can take no name away from an operator or from another tree. Owns the two indexes. Must know a run by its
-//! number only.
+//! So a child can take no name away from an operator or from another tree. It must know a run by its number only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The phase of a run is its authoritative state. The state that clients see and the accounting of time follow from it
-//! (`world/model/run_state.rs`).
+//! Defines the phase of a run, which is its authoritative state. The state that clients see and the accounting of time
+//! are derived from it (`world/model/run_state.rs`).
 
 use harness_protocol::id::RunId;
 use harness_protocol::run::{RunState, Timing};

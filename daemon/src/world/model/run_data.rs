@@ -1,4 +1,5 @@
-//! The one list of the components that a run may have.
+//! Lists the components that a run may have, as one query. A new component must be added here: the digest, the views
+//! and the simulation read runs by this list.
 
 use bevy_ecs::query::QueryData;
 

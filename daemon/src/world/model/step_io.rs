@@ -1,4 +1,4 @@
-//! The inputs of the current step, and the events and effects that it has produced so far.
+//! Holds the inputs of the current step, and the events and effects that it has produced so far.
 
 use std::sync::Arc;
 

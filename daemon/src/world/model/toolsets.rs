@@ -1,4 +1,4 @@
-//! The sets of tools that runs were prepared with, by the events that define them.
+//! Finds the sets of tools that runs were prepared with, by the numbers of the events that define them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The reports of lanes, with the runs that hold or want permits.
+//! Builds the reports of lanes, with the runs that hold or want permits.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Read access to the world: runs, transcripts, lanes, interactions, counts. Must never change anything.
+//! Answers reads of the world: runs, transcripts, lanes, interactions, counts. It must not change anything.
 
 mod lanes;
 mod pages;

@@ -1,4 +1,4 @@
-//! The pages that are shown of runs, of a transcript and of open questions.
+//! Builds the pages of runs, of a transcript and of open questions.
 //!
 //! A page looks at the runs that are on it and at a few more, however many there are, unless runs are selected.
 

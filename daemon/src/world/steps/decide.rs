@@ -1,7 +1,8 @@
 //! The set Decide determines the next action of each run on the agenda, in the order of run numbers, until no run has
 //! one.
 //!
-//! Decides from the run's phase alone. Work that needs a permit is only requested here; Dispatch grants it.
+//! It decides from the run's phase alone. It must not start work that needs a permit: it requests the permit, and
+//! Dispatch grants it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The sets of a step, one file each.
+//! Contains the sets of a step, one file each.
 
 pub(super) mod decide;
 pub(super) mod grant;

@@ -1,4 +1,4 @@
-//! Tests of how the world handles faulty answers.
+//! Tests how the world handles faulty answers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;

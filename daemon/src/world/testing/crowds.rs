@@ -1,4 +1,4 @@
-//! Tests of the world with very many runs in one queue. They count the entities that are visited, not time.
+//! Tests the world with very many runs in one queue. Counts the entities that are visited, not time.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;

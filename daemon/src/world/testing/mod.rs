@@ -1,4 +1,4 @@
-//! Tests of the whole world: a simulation, and tables of cases for faulty answers, holds, crowds, clock jumps and
+//! Tests the whole world: by a simulation, and by tables of cases for faulty answers, holds, crowds, clock jumps and
 //! preparation.
 
 pub(super) mod answers;

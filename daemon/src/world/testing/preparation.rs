@@ -1,4 +1,4 @@
-//! A run is prepared once: what its model is told of tools stays as it was, whatever changes around it.
+//! Tests that a run is prepared once: what its model is told of tools stays the same, whatever changes around it.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::panic)]
 

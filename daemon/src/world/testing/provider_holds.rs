@@ -1,4 +1,4 @@
-//! Tests of holds: limits of an account, missing keys, and lists of fallbacks.
+//! Tests holds of providers: limits of an account, missing keys, and lists of fallbacks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;

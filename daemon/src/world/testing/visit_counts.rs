@@ -1,4 +1,4 @@
-//! Tests of what reads and grants cost: they count the runs that are looked at, however many there are.
+//! Tests the cost of reads and grants: counts the runs that each visits, however many there are.
 #![cfg(test)]
 #![allow(clippy::unwrap_used)]
 

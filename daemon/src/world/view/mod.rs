@@ -1,4 +1,4 @@
-//! The view of a run for clients, and its size limits. Reads the world, must never change it.
+//! Builds the view of a run for clients, and limits its size. It reads the world, and must not change it.
 
 pub(in crate::world) mod reads;
 pub(in crate::world) mod run;

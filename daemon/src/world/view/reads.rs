@@ -1,6 +1,6 @@
-//! What reads see of the world. A read declares by this type what it looks at, and can change nothing of it.
+//! Gives a read access to the world: a read declares by this type what it looks at, and can change nothing.
 //!
-//! Owns the queries by which runs are looked up and trees are walked. Must never decide what is shown.
+//! The only place with the queries by which runs are looked up and trees are walked. It must not decide what is shown.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::resource::Resource;

@@ -1,7 +1,8 @@
 //! Limits the size of a run's view: each text has a bound, counted in bytes of JSON, and a mark where it is cut.
 //!
-//! Owns these bounds. They guarantee that one run never makes a reply too large for a frame, nor keeps the other runs
-//! off its page. A run with longer texts was made by an older daemon; its listing is cut when it is read.
+//! The only place with these bounds. They guarantee that one run never makes a reply too large for a frame, and never
+//! keeps the other runs off its page. A run with longer texts was made by an older daemon; its listing is cut when it
+//! is read.
 
 use std::sync::Arc;
 

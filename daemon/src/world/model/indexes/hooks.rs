@@ -1,4 +1,5 @@
-//! Keeps the indexes: each follows from components alone, by hooks on what is added to a run and taken from it.
+//! Updates the indexes by hooks, whenever a component is added to a run or removed from it. So each index follows from
+//! the components alone.
 //!
 //! So a run enters every index by its spawn and leaves every index by its despawn, whatever happens in between. A hook
 //! must read nothing but components and change nothing but indexes. On a despawn the run still has all of its components

@@ -1,5 +1,7 @@
-//! The resources of the world beside its runs: indexes, interactions, timers, lanes, configuration. Only `apply` writes
-//! them, except for the configuration, and for what follows from components alone: hooks keep that (`hooks.rs`).
+//! Defines the resources of the world beside its runs: indexes, interactions, timers, lanes, configuration.
+//!
+//! Only `apply` writes them, with two exceptions: the configuration, and the indexes that follow from components, which
+//! hooks update (`hooks.rs`).
 
 pub(super) mod hooks;
 

@@ -1,4 +1,4 @@
-//! The invariants that hold after every step of the simulation.
+//! Checks the invariants that hold after every step of the simulation.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss)]
 

@@ -1,4 +1,4 @@
-//! Properties of a whole history of the simulation.
+//! Checks properties of a whole history of the simulation.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::panic)]
 

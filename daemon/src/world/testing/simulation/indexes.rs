@@ -1,4 +1,5 @@
-//! What the indexes have to be, made anew from components alone, after every step of the simulation.
+//! Computes the indexes anew from components alone, and compares them with the real ones after every step of the
+//! simulation.
 #![cfg(test)]
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! A seeded simulation: random commands, outcomes, asks, delays, cancels, panics, pauses, commit failures and restarts,
-//! and after each step the invariants. A failing seed is printed; `HARNESS_SIM_SEED=N` replays it.
+//! Simulates the world from a seed: random commands, outcomes, asks, delays, cancels, panics, pauses, commit failures
+//! and restarts, and checks the invariants after each step. A failing seed is printed; `HARNESS_SIM_SEED=N` replays it.
 //!
 //! `HARNESS_SIM_SEEDS` and `HARNESS_SIM_STEPS` make it longer.
 #![cfg(test)]
