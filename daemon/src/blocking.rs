@@ -1,10 +1,10 @@
-//! Work that blocks, such as reads of the journal and of `/proc`: bounded in number, and shared fairly among the
-//! callers.
+//! Executes work that blocks, such as reads of the journal and of `/proc`: a bounded number of pieces at once, shared
+//! fairly among the callers.
 //!
-//! Owns the bound on concurrent work, and the runtime for slow work. The threads of that runtime have a lower priority
-//! than the driver, the journal and the connections, so that the request of one client takes no processor time from
-//! another. The queue is bounded by the callers: each request keeps its place in the inbox until it is answered. Must
-//! never know what the work does.
+//! It has the bound on concurrent work, and the runtime for slow work, whose threads have a lower priority than the
+//! driver, the journal and the connections: so the request of one client takes no processor time from another. The
+//! callers bound the queue: each request keeps its place in the inbox until it is answered. It must not know what the
+//! work does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

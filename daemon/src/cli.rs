@@ -1,7 +1,7 @@
-//! The command line of `harnessd`, and the paths that follow from it.
+//! Parses the command line of `harnessd`, and derives the paths of the state directory, the socket and the
+//! configuration.
 //!
-//! Owns the options. Reads the environment through `harness_protocol`'s rules, which clients share. Must never read a
-//! file.
+//! The environment is read by the rules of `harness_protocol`, which clients share. It must not read a file.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,8 +1,8 @@
-//! Sends and receives bytes and file descriptors over a Unix stream socket.
+//! Sends and receives bytes and file descriptors over a Unix stream socket (`SCM_RIGHTS`).
 //!
-//! Never waits: an operation that would block returns an error of the kind `WouldBlock`. Has room for all descriptors
-//! that the kernel lets one message have: it would close those without room in the thread that reads, and a close may
-//! wait. Must never keep a descriptor that the caller did not get.
+//! It must not wait: an operation that would block returns an error of the kind `WouldBlock`. It has room for all
+//! descriptors that the kernel lets one message have: the kernel would close those without room in the thread that
+//! reads, and a close may wait. Every received descriptor goes to the caller.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

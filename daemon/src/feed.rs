@@ -1,7 +1,7 @@
-//! The feed gives subscribers the latest events and the live deltas.
+//! Gives subscribers the latest events and the live deltas from memory.
 //!
 //! Subscribers pull. Each has a cursor of its own, so a slow subscriber delays no other one and costs nothing. Older
-//! events are read from the journal. Deltas may be dropped. Must never know who subscribes.
+//! events are read from the journal. Deltas may be dropped. It must not know who subscribes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

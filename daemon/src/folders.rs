@@ -1,15 +1,15 @@
-//! Finds out which directory a path means at this moment.
+//! Finds out which directory a path means at this moment, within a time limit.
 //!
-//! A look blocks for as long as the file system does, which is for ever on a network mount whose server is gone. So
-//! looks run on threads of their own, with a time limit: one at a time for each path, a few for each party, and a
-//! bounded number in all. Looks for runs share neither threads nor turns with those for operators. A run can make any
-//! path hang: it passes a descriptor of its own file system with that path. A look that hangs occupies one thread until
-//! the kernel returns.
+//! To look at a path blocks for as long as the file system does, which is for ever on a network mount whose server is
+//! gone. So looks run on threads of their own: one at a time for each path, a few for each party, and a bounded number
+//! in all. Looks for runs share neither threads nor turns with those for operators. A run can make any path hang, by
+//! passing a descriptor of its own file system together with that path. A look that hangs occupies one thread until the
+//! kernel returns.
 //!
-//! Descriptors that clients have passed are closed on threads beside these: one for each party, so that what hangs keeps
-//! no other party and no look waiting. A party that has many of them waiting may pass none meanwhile.
+//! Descriptors that clients have passed are closed on other threads: one for each party, so that a close that hangs
+//! delays no other party and no look. A party with many such descriptors in the queue may pass none meanwhile.
 //!
-//! Owns these bounds. Must never decide about a run, or change the working directory.
+//! It must not decide about a run, or change the daemon's working directory.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The process `harnessd`: sets itself up step by step, serves, and maps errors to exit codes.
+//! Starts the process `harnessd`: sets itself up step by step, serves, and maps errors to exit codes.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

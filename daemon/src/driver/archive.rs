@@ -1,7 +1,8 @@
-//! Runs that have left the world, from the journal: lists, views, waits, subscriptions, retries.
+//! Answers requests about runs that have left the world, from the journal: lists, views, waits, subscriptions, retries.
 //!
-//! Owns how a history becomes an answer. Details beyond a listing are folded from the run's own events, in a world of
-//! its own. Every function here blocks for as long as the disk takes.
+//! Details beyond a listing are folded from the run's own events, in a world of its own, so that there is no second way
+//! to interpret events. Every function here blocks for as long as the disk takes: the caller executes it off the
+//! driver.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

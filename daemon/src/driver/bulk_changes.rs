@@ -1,8 +1,8 @@
-//! Changes of many runs: cancel, pause and resume of more runs than fit into one step without delaying other clients.
+//! Executes changes of many runs (cancel, pause, resume) in pieces, each small enough to delay no other client.
 //!
-//! Owns how such a change is cut into pieces. Its runs are determined at its beginning: later runs are not affected.
-//! Then each piece is a step and a commit of its own, and other clients have a turn between two pieces. A crash or a
-//! stop in between leaves the committed pieces as they are and the rest untouched; to ask again is safe.
+//! The runs are determined at the beginning of such a change: later runs are not affected. Then each piece is a step
+//! and a commit of its own, and other clients have a turn between two pieces. A crash or a stop in between leaves the
+//! committed pieces as they are and the other runs unchanged; the client may safely ask again.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

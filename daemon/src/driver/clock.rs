@@ -1,6 +1,6 @@
-//! The one place where the daemon reads its clocks.
+//! Reads the clocks. It is the one place in the daemon that does.
 //!
-//! The time while the machine is suspended counts, so the monotonic clock is the one that counts it (`CLOCK_BOOTTIME`).
+//! The monotonic clock is `CLOCK_BOOTTIME`, because the time while the machine is suspended counts.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Commits, and the behaviour of the daemon while commits fail.
+//! Commits the events of steps, and decides how the daemon behaves while commits fail.
 //!
 //! ```text
 //!             fails                        there is no ballast, or it is used up
@@ -9,7 +9,8 @@
 //!        there is room for the ballast again          it goes through
 //! ```
 //!
-//! Decides when the daemon is held. Nothing of a step is done or shown before its commit has succeeded.
+//! The only place that decides when the daemon is held. Nothing of a step is done or shown before its commit has
+//! succeeded.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;

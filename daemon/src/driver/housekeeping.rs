@@ -1,7 +1,7 @@
-//! Keeps the disk from filling: prunes on request and by configuration, and makes backups.
+//! Keeps the disk from filling: prunes finished runs on request and by configuration. Also makes backups.
 //!
-//! Prunes only whole trees of runs. Works beside the driver and sends it requests, like a client: a step of the world
-//! decides and records what is removed. One pruning at a time.
+//! It removes only whole trees of runs, one pruning at a time. It works beside the driver and sends it requests, as a
+//! client does. It must not delete a run itself: a step of the world decides and records what is removed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Looks up in the journal what a request names and the world alone does not know, before the request takes effect.
+//! Looks up in the journal what a request names and the world alone does not know (a finished run, an idempotency key),
+//! before the request takes effect.
 //!
-//! Owns which requests need that. The reads are done off the driver, a bounded number at a time, by turns; meanwhile
-//! only the request's own connection waits. A look-up begins when all earlier steps are committed: then every run that
-//! has left the world is in the journal.
+//! The reads are done off the driver, a bounded number at a time, by turns; meanwhile only the request's own connection
+//! waits. A look-up begins when all earlier steps are committed: then every run that has left the world is in the
+//! journal.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

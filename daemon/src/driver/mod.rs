@@ -1,4 +1,5 @@
-//! The driver: take what came, step, commit, act. The one task that owns the world.
+//! Drives the daemon in one loop: takes what came, steps the world, commits, shows, and starts work. The only task that
+//! owns the world.
 //!
 //! ```text
 //!        ┌──────────────────────────────────────────────────────────┐
@@ -13,8 +14,9 @@
 //! after that one, and shown and done after their own commit. Reads and waits for runs are answered when no commit is
 //! under way.
 //!
-//! Owns the order: nothing is done or shown before it is in the journal. Decides nothing about runs, executes nothing,
-//! and never blocks: it has a thread of its own, and while it waits, it answers what can be answered.
+//! The only place with this order: nothing is done or shown before it is in the journal. It must not decide about runs
+//! or execute work, and must not block: it has a thread of its own, and while it waits for a commit, it answers what
+//! can be answered.
 
 mod archive;
 mod bulk_changes;

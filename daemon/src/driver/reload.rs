@@ -1,4 +1,4 @@
-//! Reloads the configuration: on a signal or on request.
+//! Reloads the configuration, on a signal or on request.
 //!
 //! ```text
 //!  asked ─▶ prepare, off the driver ─▶ turn: put in force in every part, step ─▶ committed ─▶ reply, READY
@@ -9,8 +9,8 @@
 //! Preparations are made one after another, each with the files as they are then, and are put in force in that order. So
 //! of two reloads the later one counts, and a file that is changed after it was read counts with the next reload.
 //!
-//! Owns prepared configurations that are not in force yet, and the configuration that is. A configuration is put in
-//! force whole, in one turn. Must never read a file on the driver.
+//! A prepared configuration is put in force whole, in one turn. It must not read a file on the driver's thread:
+//! `startup::reload` prepares the configuration elsewhere.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,5 @@
-//! From the world's answers to the replies of clients.
-//!
-//! Owns the requests that are in a step, each with what is to be done with its answer.
+//! Converts the world's answers to replies for clients. It keeps the requests that are in a step, and for each what to
+//! do with its answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 

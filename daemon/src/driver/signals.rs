@@ -1,6 +1,6 @@
-//! Orders of the system to the driver (stop, reload), and the driver's sign of life to the watchdog.
+//! Passes the orders of the system (stop, reload) to the driver, and the driver's sign of life to the watchdog.
 //!
-//! Owns flags and counts, no queue: a stop never waits behind other orders, and ten unhandled reloads are one.
+//! These are flags and counts, not a queue: a stop never waits behind other orders, and ten unhandled reloads are one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,8 @@
-//! Facts of `daemon.status` beside the world: counts of the journal, bytes on disk, memory and descriptors.
+//! Collects the facts of `daemon.status` that are outside of the world: counts of the journal, bytes on disk, memory
+//! and descriptors.
 //!
-//! Owns a path of its own for a status: it waits behind no listing, and only a moment for a disk that does not answer;
-//! then it gives the last known facts. However many clients ask at once, one look answers all.
+//! A status waits behind no listing, and for a disk that does not answer only a moment: then it gives the last known
+//! facts. One look answers all clients that ask at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The driver with a journal that delays and fails: nothing is done or shown before it is committed, and while it
-//! cannot be, reads are answered and new work is refused.
+//! Tests the driver with a journal that delays and fails: nothing is done or shown before it is committed, and while
+//! commits fail, reads are answered and new work is refused.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -1,7 +1,8 @@
-//! One turn: everything that came goes into one step, then the reads are answered.
+//! Executes one turn: everything that came goes into one step, then the reads are answered.
 //!
-//! Owns the order within a turn: requests of a connection take effect in their order, changes before reads, and reads
-//! when the steps are committed. A request that needs a look-up is no part of a turn: it comes again after the look-up.
+//! The only place with the order within a turn: requests of a connection take effect in their order, changes before
+//! reads, and reads when the steps are committed. A request that needs a look-up in the journal is left out of the
+//! turn, and takes part in a later turn, after the look-up.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::WaitParams;

@@ -1,4 +1,5 @@
-//! Clients that wait: for a run to reach a state, or for the end of all execution. Each has a time limit of its own.
+//! Keeps the clients that wait for a run to reach a state, or for the end of all execution, and answers each when that
+//! happens or when its time limit is up.
 
 use std::collections::{BTreeMap, BTreeSet};
 

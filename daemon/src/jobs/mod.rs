@@ -1,4 +1,4 @@
-//! Jobs: from [`Job`] to exactly one [`Report::Outcome`], whatever happens in between.
+//! Executes jobs: from [`Job`] to exactly one [`Report::Outcome`], whatever happens in between.
 //!
 //! ```text
 //! start ──▶ slot made ──▶ task: a call or an inference ──▶ slot settled ──▶ outcome in the inbox
@@ -7,8 +7,8 @@
 //!                              └── dropped, aborted: Lost ──────┘
 //! ```
 //!
-//! Owns the tasks that execute. Must never know a component or a queue: its input is a job, a cancel or a resume, its
-//! output goes through the report.
+//! The only place that starts the tasks of calls and inferences. It must not know a component or a queue: its input is
+//! a job, a cancel or a resume, and its output goes through the report.
 
 mod deltas;
 mod inferences;

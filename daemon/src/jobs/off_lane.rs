@@ -1,4 +1,5 @@
-//! Waits inside a job without a permit of its lane, for waits that have no time bound.
+//! Gives back the permit of a job's lane while the job waits for something without a time bound, and asks for one again
+//! afterwards.
 //!
 //! Every [`Ask::OffLane`] is followed by exactly one [`Ask::Return`], also if the wait is dropped, cancelled or panics.
 //! Both come before the outcome of the job.

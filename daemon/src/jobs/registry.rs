@@ -1,4 +1,4 @@
-//! The running jobs, and a guard for each that guarantees exactly one outcome.
+//! Lists the running jobs, and guarantees by a guard for each that it has exactly one outcome.
 //!
 //! An [`OutcomeGuard`] is made when a job starts. Settling consumes it, so a job is settled at most once. A guard that
 //! is dropped by a panic, an abort or a runtime that shuts down settles itself.

@@ -1,7 +1,7 @@
 //! Checks and plays scripts on threads of their own, so that a slow pattern delays no other job.
 //!
-//! Owns the number of scripts that are checked and played at once, and the cache of compiled patterns. The module
-//! `scripted` defines what a script means, `scripted::validate` what makes one invalid.
+//! It bounds how many scripts are checked and played at once, and has the cache of compiled patterns. It must not
+//! decide what a script means: `scripted` does, and `scripted::validate` decides what makes one invalid.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
-//! Jobs with real processes and with doubles of tools.
+//! Tests jobs with real processes and with doubles of tools.
 
 use std::collections::BTreeMap;
 use std::path::Path;

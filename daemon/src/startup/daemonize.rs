@@ -1,7 +1,6 @@
-//! What the daemon inherits from its starter, and how it gets rid of that.
+//! Frees the daemon from what it inherits from its starter: limits, signals, descriptors, session and standard streams.
 //!
-//! Owns limits, signals, descriptors, session and standard streams of the daemon. What tools shall get back is
-//! remembered, never guessed. Starts no process.
+//! The inherited values that tools get back are remembered before they are changed. It must not start a process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

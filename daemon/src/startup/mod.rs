@@ -1,6 +1,5 @@
-//! Puts the daemon together and serves until it is told to stop.
-//!
-//! Owns the connections between the parts. The parts themselves do the work.
+//! Connects the parts of the daemon with each other, and serves until it is told to stop. The parts themselves do the
+//! work.
 
 pub mod daemonize;
 pub mod rebuild;

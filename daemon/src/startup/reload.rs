@@ -1,7 +1,8 @@
-//! Prepares a reload: reads everything that it needs, and hands over what puts it in force.
+//! Prepares a reload: reads and checks everything that a new configuration needs, and gives the driver a value that
+//! puts it in force.
 //!
-//! Owns the list of the parts outside of the world that a configuration is put in force in. Everything that can fail or
-//! block is done while it is prepared, and changes nothing.
+//! The only place with the list of the parts, outside of the world, that take over a configuration. Everything that can
+//! fail or block is done here, and changes nothing yet.
 
 use std::path::Path;
 use std::sync::Arc;

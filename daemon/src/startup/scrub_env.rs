@@ -4,7 +4,8 @@
 //! The values that the daemon itself needs, keys of providers and addresses of proxies, it passes to itself in a sealed
 //! memory file, which is closed as soon as it is read.
 //!
-//! Owns the list of variables that stay. Reads no removed value, except those that are passed on.
+//! The only place with the list of variables that stay. It must not read the value of a removed variable, except those
+//! that are passed on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

@@ -1,6 +1,4 @@
-//! Signals of the system to the daemon.
-//!
-//! Owns the meaning of each signal. Never acts on one.
+//! Receives the signals of the system, and passes each on as an order to the driver. It must not act on one.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The tool `ask_user`: asks a person.
+//! Plans the tool `ask_user`, which asks a person a question.
 
 use std::sync::Arc;
 

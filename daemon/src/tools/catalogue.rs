@@ -1,4 +1,4 @@
-//! The catalogue of tools: which there are, of what kind each is, and what a model is told of them.
+//! Lists the tools: which there are, of what kind each is, and what a model is told of them.
 
 use std::collections::BTreeMap;
 use std::fmt;

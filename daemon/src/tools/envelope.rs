@@ -1,4 +1,4 @@
-//! The result of a process as an envelope: its exit code, its output, and what else is to be known of its end.
+//! Describes the end of a process as an envelope for the model: its exit code, its output, and notes on how it ended.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

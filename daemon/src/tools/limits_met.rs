@@ -1,7 +1,7 @@
 //! Describes whether a kernel limit ended a command.
 //!
-//! Owns the wording. Says that a limit ended a command only if nothing else ends a command that way; otherwise it only
-//! lists the limits that were in force.
+//! The only place with these words. It says that a limit ended a command only if nothing else ends a command that way;
+//! otherwise it lists the limits that were in force.
 
 use std::time::Duration;
 

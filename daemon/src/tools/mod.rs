@@ -1,4 +1,4 @@
-//! The tools that a model may call by name: how each is declared, and what each of its calls comes to.
+//! Defines the tools that a model may call by name, and makes a plan of each call.
 //!
 //! ```text
 //! arguments ──plan──▶ Plan::World ────▶ the world makes the transition
@@ -6,8 +6,8 @@
 //!               └───▶ Refused: a text for the model, nothing was done
 //! ```
 //!
-//! A tool only plans. It starts nothing and reads nothing, so that all that is to know of a call before it is done can
-//! be asked of its plan. Pure. Must never know a job, a lane or a component.
+//! A tool only plans. It must not start or read anything, so that all that must be known of a call before it executes
+//! can be read from its plan. Pure. It must not know a job, a lane or a component.
 
 mod ask_user;
 mod catalogue;

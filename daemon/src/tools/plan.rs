@@ -1,4 +1,4 @@
-//! What a call is to do, as data: the world or the executor of `jobs` carries it out.
+//! Defines the plan of a call as data. The world or the executor of `jobs` carries it out.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! The JSON schema of a tool's arguments, made from the type that reads them, in the form that every provider takes.
+//! Makes the JSON schema of a tool's arguments from the type that reads them, in a form that every provider accepts.
 //!
 //! Providers differ in what they refuse: references, `$schema`, unknown formats, types with `null`. So none of these is
-//! there: a field that may be left out is only missing among `required`.
+//! in it: an optional field is merely not listed in `required`.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;

@@ -1,4 +1,4 @@
-//! The tool `shell`: a command through `sh -c`, or a program with its arguments.
+//! Plans the tool `shell`, which executes a command through `sh -c`, or a program with its arguments.
 
 use harness_protocol::time::Span;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! The tool `spawn_agent`: starts a run below the one that calls.
+//! Plans the tool `spawn_agent`, which starts a run below the one that calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

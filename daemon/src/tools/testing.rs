@@ -1,4 +1,4 @@
-//! A double: a tool whose calls may execute side by side.
+//! Defines a tool for tests, whose calls may execute side by side.
 
 use super::{Command, Facts, Plan, Process, Refused, Tool, ToolKind};
 

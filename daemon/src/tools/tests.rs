@@ -1,4 +1,4 @@
-//! What all tools have in common.
+//! Tests what all tools have in common.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use harness_protocol::script::Script;

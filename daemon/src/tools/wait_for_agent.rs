@@ -1,4 +1,4 @@
-//! The tool `wait_for_agent`: waits for runs of the same tree.
+//! Plans the tool `wait_for_agent`, which waits for runs of the same tree.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -1,4 +1,5 @@
-//! Reloads: a configuration is put in force whole, in one turn, or not at all, whatever the daemon is about.
+//! Tests reloads: a configuration is put in force whole, in one turn, or not at all, whatever the daemon does
+//! meanwhile.
 
 use std::sync::mpsc;
 

@@ -1,5 +1,5 @@
-//! The environment variables of a call: a few of the daemon's own, those that the submit named, and settings that keep
-//! programs from waiting for a person.
+//! Builds the environment of a call: a few of the daemon's own variables, those that the submit named, and settings
+//! that keep programs from waiting for a person.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

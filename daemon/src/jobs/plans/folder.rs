@@ -1,4 +1,5 @@
-//! The working directory of a call: the folder that its run was submitted for, and no other at the same path.
+//! Opens the working directory of a call: the folder that its run was submitted for. If another folder is at that path
+//! now, the call fails.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! The executor of plans: the only code that does what a tool has planned.
+//! Executes the plans of tools. It is the only code that does what a tool has planned.
 //!
-//! Owns what all processes of calls share: their environment, the folder in which they start, where their output is
-//! kept. Must never know what a tool is for.
+//! It provides what the processes of all calls share: their environment, the folder in which they start, and the place
+//! of their output. It must not know what a tool is for.
 
 mod environment;
 mod folder;

@@ -1,4 +1,4 @@
-//! Plans carried out with real keepers and processes.
+//! Tests plans with real keepers and processes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use harness_protocol::run::StreamInfo;

@@ -1,7 +1,7 @@
-//! Folds the journal into the world: applies every event again, and reports those that cannot be applied.
+//! Rebuilds the world from the journal: applies every event again, and reports those that cannot be applied.
 //!
-//! Owns one rule: if a record of a run is missing, cannot be read or does not fit, nothing counts from there on but the
-//! run's end. Other runs are not affected.
+//! The only place with this rule: if a record of a run is missing, cannot be read or does not fit, nothing of that run
+//! is applied from there on but its end. Other runs are not affected.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
-//! The start: opens the journal and restores the world from it.
+//! Opens the journal at a start, and restores the world from it.
 //!
-//! Owns the order. Nothing is served before the world is as it was; an unusable journal is reported and not changed.
+//! The only place with the order of these steps. It must not let the daemon serve before the world is as it was. An
+//! unusable journal is reported and not changed.
 
 mod fold_journal;
 mod orphan_outputs;

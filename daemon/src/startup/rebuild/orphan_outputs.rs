@@ -1,8 +1,8 @@
 //! Handles outputs of runs that the journal does not know, at a start.
 //!
-//! Owns one rule: nothing is deleted that the journal does not list as pruned. Outputs of unknown runs are moved aside,
-//! and back when a journal comes that knows the run; where the journal is not the one that was here before, nothing
-//! else is touched.
+//! It must not delete anything that the journal does not list as pruned: outputs of unknown runs are moved aside, and
+//! back when a journal comes that knows the run. If the journal is not the one that was here before, nothing else is
+//! touched.
 
 use std::collections::BTreeSet;
 

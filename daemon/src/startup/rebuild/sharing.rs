@@ -1,7 +1,8 @@
-//! Lets the runs of a rebuilt world share what is equal: the runs of one batch have the same script, the same
-//! specification often, and all have the same short texts, such as names of tools and providers.
+//! Lets the runs of a rebuilt world share equal values in memory. The runs of one batch have the same script, often the
+//! same specification, and the same short texts, such as names of tools and providers.
 //!
-//! Owns what was seen so far, within bounds, until the world is rebuilt. Must never change what an event says.
+//! It remembers the values seen so far, within bounds, until the world is rebuilt. It must not change the content of an
+//! event.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
