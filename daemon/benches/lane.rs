@@ -1,4 +1,4 @@
-//! The cost of a lane's operations with a hundred thousand tickets in its queue.
+//! Measures the cost of a lane's operations with a hundred thousand tickets in its queue.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::hint::black_box;

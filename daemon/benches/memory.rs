@@ -1,4 +1,5 @@
-//! The memory of a run that waits for a person: the growth of the process, against the size of the transcript alone.
+//! Measures the memory of a run that waits for a person: the growth of the process, against the size of the transcript
+//! alone.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
 mod common;

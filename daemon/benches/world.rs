@@ -1,5 +1,5 @@
-//! The cost of the world: a no-op batch, against a semaphore with a set of tasks that does the same; and a step with
-//! nothing to do.
+//! Measures the cost of the world: a no-op batch, against a semaphore with a set of tasks that does the same; and a
+//! step with nothing to do.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Rules for all sources: which module may import which, what pure modules may not use, how long a file may be.
+//! Checks rules for all sources: which module may import which, what pure modules may not use, how long a file may be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "architecture/rooms.rs"]

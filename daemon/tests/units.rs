@@ -1,4 +1,4 @@
-//! The unit files: systemd accepts them, and they set what the daemon relies on.
+//! Tests the unit files: systemd accepts them, and they set what the daemon relies on.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::fs;

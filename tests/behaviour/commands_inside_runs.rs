@@ -1,4 +1,4 @@
-//! The commands of a run may submit children of it and look at its own tree, and do nothing else.
+//! Tests that a process inside a run may submit children of its run and look at its own tree, and do nothing else.
 
 use std::os::unix::net::UnixStream;
 

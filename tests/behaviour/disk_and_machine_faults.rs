@@ -1,4 +1,4 @@
-//! Bad days of the disk and of the machine: each gets a clear message, and nothing that was acknowledged is lost.
+//! Tests faults of the disk and of the machine: each gets a clear message, and nothing that was acknowledged is lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};

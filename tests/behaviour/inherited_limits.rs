@@ -1,4 +1,5 @@
-//! What a daemon inherits from the shell that starts it: limits are raised, given back to tools, or refused in words.
+//! Tests what a daemon inherits from the shell that starts it: limits are raised, given back to tools, or refused in
+//! words.
 
 use harness_tests::{Daemon, Place, json, turn};
 

@@ -1,4 +1,4 @@
-//! Drives a world in a benchmark the way the driver does, without a daemon around it.
+//! Drives a world in a benchmark as the driver does, without a daemon around it.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;

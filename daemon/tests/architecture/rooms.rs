@@ -1,4 +1,5 @@
-//! The second level: the order of the submodules inside a module or a crate, from the ground up.
+//! Lists, as a second level of the rules, the submodules inside a module or a crate in their order: each may import
+//! those before it.
 
 use super::source::Source;
 

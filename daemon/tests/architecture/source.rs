@@ -1,4 +1,4 @@
-//! A source file as the rules see it: its code without comments and texts, its paths, its production part.
+//! Reads a source file as the rules see it: its code without comments and texts, its paths, its production part.
 
 /// One source file.
 pub(crate) struct Source {
