@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::blocking::Blocking;
-use crate::closing::close_received;
+use crate::close_threads::close_received;
 use crate::fair_queue::Party;
 
 /// Time limit of a look.

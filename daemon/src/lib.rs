@@ -17,7 +17,7 @@ pub mod process;
 
 // Work that blocks, bounded.
 pub mod blocking;
-pub mod closing;
+pub mod close_threads;
 pub mod folders;
 pub mod timed_read;
 

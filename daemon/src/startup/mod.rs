@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::blocking::Blocking;
-use crate::closing;
+use crate::close_threads;
 use crate::config::{Config, ConfigSource};
 use crate::control::connection;
 use crate::control::limits::memory::Memory;
@@ -142,7 +142,7 @@ impl ServeError {
 /// # Errors
 /// If it cannot start, or an internal error ends it.
 pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
-    closing::start().map_err(ServeError::Thread)?;
+    close_threads::start().map_err(ServeError::Thread)?;
     let state_dir = setup.state_dir.path().to_path_buf();
     let config = setup.config.clone();
     let clock = Clock::start();

@@ -24,7 +24,7 @@ use super::arrivals::{self, Arrival, Arrivals};
 use super::peer::{GroupError, Members, Peer, authorise, process_of};
 use super::stream::Stream;
 use super::{BindError, Bound, Claim};
-use crate::closing::Apart;
+use crate::close_threads::Apart;
 use crate::control::limits::connections::{Crowd, Slot};
 use crate::control::rights::Who;
 
@@ -364,7 +364,7 @@ mod tests {
 
     use super::super::tracing::Tracing;
     use super::*;
-    use crate::closing::testing::{Lingering, send_beside};
+    use crate::close_threads::testing::{Lingering, send_beside};
     use crate::control::rights::Origin;
 
     fn listener(dir: &tempfile::TempDir, max: u32) -> Listener {

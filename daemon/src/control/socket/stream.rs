@@ -1,4 +1,4 @@
-//! Wraps an accepted connection, so that it is closed on the closing threads (`crate::closing`), wherever it is
+//! Wraps an accepted connection, so that it is closed on the closing threads (`crate::close_threads`), wherever it is
 //! dropped.
 //!
 //! The connection keeps its place in the limits until it is really closed. It must not receive the descriptors in
@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::closing::apart;
+use crate::close_threads::apart;
 use crate::control::limits::connections::Slot;
 use crate::fd_passing;
 

@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::closing::Apart;
+use crate::close_threads::Apart;
 use crate::fd_passing;
 
 use super::sealed_program::Sealed;

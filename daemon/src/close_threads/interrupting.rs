@@ -155,7 +155,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::closing::testing::{Lingering, in_flight};
+    use crate::close_threads::testing::{Lingering, in_flight};
 
     #[test]
     fn whatever_lingers_is_closed_at_once_however_it_is_let_go_of() {
@@ -172,7 +172,7 @@ mod tests {
             },
         ];
         for way in ways {
-            let begun = crate::closing::now();
+            let begun = crate::close_threads::now();
             way();
             assert!(begun.elapsed() < Lingering::FOR / 2);
         }
