@@ -1,5 +1,6 @@
-//! The journal: the whole path from a submit to its answer, against raw SQLite that writes the same batches; the bytes
-//! of an event on disk; the time of a start. Both sides run in one process, and both include the machine's disk.
+//! Measures the journal: the whole path from a submit to its answer, against raw SQLite that writes the same batches;
+//! the bytes of an event on disk; the time of a start. Both sides execute in one process, and both include the
+//! machine's disk.
 //!
 //! `cargo bench -p harnessd --bench journal`
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]

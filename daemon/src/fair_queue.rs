@@ -1,6 +1,6 @@
-//! Fair turns: round robin over parties, so that a party with many requests delays only itself.
+//! Decides whose turn it is: round robin over parties, so that a party with many requests delays only itself.
 //!
-//! Owns the order of turns; the queues are elsewhere. Pure: no clock, no lock.
+//! It has the order of turns only; the queues are elsewhere. Pure: no clock, no lock.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! The journal stores every event before its effects are executed or shown.
+//! Stores every event before its effects are executed or shown.
 //!
 //! ```text
 //!   driver ──Commit──▶ store ──▶ writer (a thread) ──▶ harness.db ◀── history: all readers
@@ -6,8 +6,8 @@
 //!                                start: replay ◀───────────┘
 //! ```
 //!
-//! Owns the guarantees of a commit and the format of records. Must never decide what is committed, and never show
-//! anything.
+//! The only place with the guarantees of a commit and the format of records. It must not decide what is committed (the
+//! driver does), and must not show anything.
 
 pub mod backup;
 pub mod damage;

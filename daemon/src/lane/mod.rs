@@ -1,4 +1,5 @@
-//! A lane is a width plus a queue, as a state machine. It is data in the world, without a clock, a task or a lock.
+//! Decides which work gets the next permit of a lane. A lane is a width plus a queue: data in the world, without a
+//! clock, a task or a lock.
 //!
 //! ```text
 //!            enter                     grant
@@ -13,10 +14,10 @@
 //!  leave: from every state, at once
 //! ```
 //!
-//! Owns the choice of the next grant: by class ([`Class`]: every class gets at least one grant in eight), within a
-//! class by share (in proportion to the weights), within a share round robin over the roots of the trees, within a root
-//! first come first served. Must never know what a ticket is for, start anything, or keep a counter that the tickets do
-//! not account for. The cost of an operation does not grow with the queue.
+//! The next grant goes by class ([`Class`]: every class gets at least one grant in eight), within a class by share (in
+//! proportion to the weights), within a share round robin over the roots of the trees, within a root first come first
+//! served. The module must not know what a ticket is for, start anything, or keep a counter that the tickets do not
+//! account for. The cost of an operation does not grow with the queue.
 
 #[cfg(test)]
 mod model_test;

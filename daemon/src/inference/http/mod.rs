@@ -1,4 +1,4 @@
-//! The daemon's only HTTP client, for providers on the network.
+//! Asks providers over HTTP. It is the daemon's only HTTP client.
 //!
 //! ```text
 //! Providers ── by name ──▶ Client ── ask ──▶ request ─▶ status, headers ─▶ chunks ─▶ decoder ─▶ reader ─▶ completion

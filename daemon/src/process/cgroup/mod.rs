@@ -1,5 +1,5 @@
-//! Cgroups of version 2, where the daemon has one of its own: they limit all processes of a run together, and hold all
-//! that it starts, so that the next daemon can end the survivors.
+//! Puts the processes of calls into cgroups of version 2, if the daemon has a cgroup of its own. So all processes of a
+//! run are limited together, and the next daemon can end those that survive this one.
 //!
 //! ```text
 //!   OWN/                     what was delegated; without processes, so that it can give its controllers on
@@ -10,13 +10,14 @@
 //!           └── call-N/      the processes of one call, background children included; counts what happens to these
 //! ```
 //!
-//! No controller is needed to hold processes. The path of `calls-STATE` is recorded in the state directory ([`recorded_cgroup`]):
-//! the next daemon may start somewhere else.
+//! No controller is needed to hold processes. The path of `calls-STATE` is recorded in the state directory
+//! ([`recorded_cgroup`]), because the next daemon may start in another cgroup.
 //!
 //! A launcher enters the cgroup of its call before it becomes the program, so no part of the call is ever outside, and
-//! the keeper is never inside. A directory is removed when no process is left in it, and leftovers of an earlier daemon
-//! of the state directory are removed at start. Never touches anything that is not below OWN, and OWN only where no
-//! other process is in it. Blocks for moments: the kernel moves processes under a lock.
+//! the keeper is never inside. A directory is removed when no process is left in it; leftovers of an earlier daemon of
+//! the state directory are removed at start. It must not touch anything that is not below OWN; if another process is in
+//! OWN, OWN is left as it is, and there are no such limits. Blocks for moments: the kernel moves processes under a
+//! lock.
 
 mod find;
 mod recorded_cgroup;

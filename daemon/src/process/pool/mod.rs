@@ -1,4 +1,4 @@
-//! The pool of keepers: which keeper serves which run, which are free, and which run a process belongs to.
+//! Manages the pool of keepers: which keeper serves which run, which are free, and which run a process belongs to.
 //!
 //! ```text
 //!              take                 give back: nothing is left of the call

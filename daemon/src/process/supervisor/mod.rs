@@ -1,4 +1,5 @@
-//! The keeper: our process between the daemon and the processes of a call (`harnessd keeper`).
+//! Starts, watches and ends the processes of a call, as a *keeper*: a process of ours between the daemon and these
+//! processes (`harnessd keeper`).
 //!
 //! ```text
 //!              start                 ended, alone
@@ -8,11 +9,12 @@
 //!                            └─ end, socket closed ─▶ ending: SIGTERM, 2 s, SIGKILL until no child is left
 //! ```
 //!
-//! It leads a session without a terminal and is a subreaper: every descendant of a call, however it leaves its parents,
-//! becomes its child at last, so "no child" means that nothing is left. It must never do anything else: it is
-//! single-threaded, knows no run, and opens nothing but `/proc`, the file by which it enters its cgroup, and the
-//! folders in which calls start. When the daemon is gone, the keeper's socket is closed, and it ends everything below
-//! it.
+//! A keeper leads a session without a terminal and is a subreaper: every descendant of a call, however it leaves its
+//! parents, becomes the keeper's child at last, so "no child" means that nothing is left. It must not do anything else:
+//! it is single-threaded, knows no run, and opens nothing but `/proc`, the file by which it enters its cgroup, and the
+//! folders in which calls start. When the daemon is gone, the keeper's socket is closed, and the keeper ends everything
+//! below it.
+//!
 //! A keeper whose limits, priority or processors were changed serves no further call: it ends before it reads the next
 //! request. It holds the time limit of its call as well, so that a daemon that hangs lets no command run on.
 

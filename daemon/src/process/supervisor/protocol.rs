@@ -1,4 +1,4 @@
-//! The protocol between the daemon and a keeper: frames on a stream socket, each with its length in front.
+//! Encodes and decodes the frames between the daemon and a keeper, on a stream socket, each with its length in front.
 //!
 //! ```text
 //!   frame = length (4 bytes) · kind (1 byte) · fields          field = tag (1 byte) · length (4 bytes) · value
@@ -6,7 +6,8 @@
 //!   daemon ── hello (version) · start · end … ──▶ keeper        keeper ── runs · failed · ended · empty … ──▶ daemon
 //! ```
 //!
-//! Pure. Owns the encoding, and no other module knows it. Descriptors travel beside a frame, with its first byte.
+//! Pure. The only place with this encoding. Descriptors travel beside a frame, with its first byte.
+//!
 //! The first frame has the version of the protocol, because a daemon that was upgraded serves keepers of the version
 //! before it. A field that the reader does not know is skipped, unless its tag is *binding* (see [`BINDING`]): a start
 //! with an unknown binding field is refused. A plan of confinement will be such a field, so no keeper can start a

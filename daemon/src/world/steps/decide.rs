@@ -1,5 +1,5 @@
-//! The set Decide determines the next action of each run on the agenda, in the order of run numbers, until no run has
-//! one.
+//! Determines the next action of each run on the agenda, in the order of run numbers, until no run has one (the set
+//! Decide).
 //!
 //! It decides from the run's phase alone. It must not start work that needs a permit: it requests the permit, and
 //! Dispatch grants it.

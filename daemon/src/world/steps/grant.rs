@@ -1,4 +1,4 @@
-//! The set Dispatch grants permits, and starts the work that each permit allows.
+//! Grants permits, and starts the work that each permit allows (the set Dispatch).
 
 use std::sync::Arc;
 

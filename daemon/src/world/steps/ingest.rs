@@ -1,4 +1,4 @@
-//! The set Ingest handles commands in the order of their arrival. Each command gets exactly one reply.
+//! Handles commands in the order of their arrival (the set Ingest). Each command gets exactly one reply.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

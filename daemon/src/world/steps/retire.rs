@@ -1,4 +1,4 @@
-//! The set Publish archives the oldest finished trees. The driver hands out the results of the step after it.
+//! Archives the oldest finished trees (the set Publish). The driver hands out the results of the step after it.
 
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use harness_protocol::id::RunId;

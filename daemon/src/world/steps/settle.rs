@@ -1,5 +1,5 @@
-//! The set Settle handles the outcomes of jobs, their asks, and timers that are due. An outcome for a step that is over
-//! is dropped.
+//! Handles the outcomes of jobs, their asks, and timers that are due (the set Settle). An outcome for a step that is
+//! over is dropped.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The checker: compares the replies that clients got with the state of the daemon. Reads the socket and the SQLite
-//! file, and knows nothing of the daemon's internals.
+//! Compares the replies that clients got with the state of the daemon. Reads the socket and the SQLite file, and knows
+//! nothing of the daemon's internals.
 
 mod calls;
 mod file;
