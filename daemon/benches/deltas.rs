@@ -1,5 +1,5 @@
-//! Decoding an answer, from its bytes to its text and calls: the daemon's decoder and dialect reader against
-//! `eventsource-stream` with `serde_json::Value`. The second reads the same fields and keeps nothing.
+//! Measures the decoding of an answer, from its bytes to its text and calls: the daemon's decoder and dialect reader
+//! against `eventsource-stream` with `serde_json::Value`. The second reads the same fields and keeps nothing.
 //!
 //! `cargo bench -p harnessd --bench deltas`: first by time, one way after the other by criterion and then turn by turn
 //! for the ratio; then instructions by callgrind (needs valgrind). With a part of a stream's name behind `--`, only

@@ -1,5 +1,5 @@
-//! Spawning `/bin/true` and capturing its output: through the executor of jobs and the tool `shell`, and with bare `tokio::process`. Reports the
-//! rates and the daemon's own CPU time.
+//! Measures starting `/bin/true` and capturing its output: through the executor of jobs and the tool `shell`, and with
+//! bare `tokio::process`. Reports the rates and the daemon's own CPU time.
 //!
 //! `cargo bench -p harnessd --bench spawn`. Both sides alternate in one run, so that a busy machine slows both; look at
 //! the ratios.

@@ -1,7 +1,8 @@
 //! Makes numbers that look random and follow from a seed (SplitMix64). They spread retries over time, and make the
 //! choices of tests.
 //!
-//! It must not be used for a number that no attacker may guess.
+//! It must not make a number that an attacker should be unable to guess, such as a key: all numbers follow from one
+//! seed.
 
 /// A sequence of numbers from a seed (Steele, Lea and Flood, 2014). The crates of the field bring traits and features for
 /// more than these four lines.

@@ -1,4 +1,4 @@
-//! `daemon`: starts, stops, drains, backs up and shows the daemon.
+//! `daemon`: starts, stops, drains, reloads and shows the daemon, and backs up and restores its journal.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;

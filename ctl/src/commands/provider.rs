@@ -1,4 +1,4 @@
-//! `provider`: shows the configured providers, and checks them.
+//! `provider`: shows the configured providers, and checks them by a short request to each.
 
 use std::io::Write;
 use std::time::Duration;

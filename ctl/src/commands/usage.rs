@@ -1,4 +1,4 @@
-//! `usage`: prints what runs used, by group and in total.
+//! `usage`: prints the tokens and the cost of runs, by group and in total.
 
 use std::collections::BTreeMap;
 

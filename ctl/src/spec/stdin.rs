@@ -1,4 +1,5 @@
-//! Reads standard input if an argument names it (`-`). The only place with the bound on its size.
+//! Reads standard input if an argument names it (`-`), up to the size of the largest request. A larger input is a usage
+//! error.
 
 use std::io::{self, Read};
 

@@ -1,4 +1,4 @@
-//! Event streams in the forms of the three APIs: a beginning, thousands of events, an end.
+//! Makes event streams in the forms of the three APIs: a beginning, thousands of events, an end.
 //!
 //! The text of the answer repeats. Everything that a server generates anew for each event is generated anew here too.
 

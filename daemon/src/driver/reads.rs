@@ -1,5 +1,5 @@
-//! Answers requests that only read the world. A caller inside a run sees its own tree only; the table of rights
-//! (`control::rights`) decides which methods it may call at all.
+//! Answers requests that only read the world. A caller inside a run sees its own tree only. Which methods a caller may
+//! use at all is decided before, by the table of rights (`control::rights`).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};

@@ -1,4 +1,4 @@
-//! `reply`: answers a question.
+//! `reply`: answers a question of a run.
 
 use harness_protocol::rpc::{AnswerParams, method};
 

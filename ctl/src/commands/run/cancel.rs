@@ -1,4 +1,4 @@
-//! `cancel`: ends runs and the runs below them.
+//! `cancel`: ends runs, and all runs that they have started.
 
 use harness_protocol::rpc::{CancelParams, method};
 

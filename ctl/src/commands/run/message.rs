@@ -1,4 +1,4 @@
-//! `message`: sends a message to runs.
+//! `message`: sends a message to runs. A live run gets it; a finished one continues as a new run.
 
 use harness_protocol::rpc::{MessageParams, method};
 

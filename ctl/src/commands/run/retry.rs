@@ -1,4 +1,4 @@
-//! `retry`: submits the specifications of finished runs again, as new runs, with changes.
+//! `retry`: submits the specifications of finished runs again, as new runs. Options change the specification.
 
 use std::collections::BTreeSet;
 

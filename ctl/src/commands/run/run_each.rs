@@ -1,7 +1,7 @@
-//! Makes a new run of each selected run, one after the other, for `retry` and `message`, and prints each outcome as it
+//! Sends a request for each selected run, one after the other, for `retry` and `message`, and prints each outcome as it
 //! comes.
 //!
-//! The only place with the rule for their errors: if one request is refused, the others are made all the same, and the
+//! The only place with the rule for their errors: if one request is refused, the others are sent all the same, and the
 //! command ends with the worst exit code.
 
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! `submit --batch`: submits many runs over one connection, and prints their ids in the order of their lines.
+//! `submit --batch`: submits many runs over one connection, and prints their ids in the order of the lines that
+//! describe them.
 
 use std::io::Write;
 use std::path::Path;

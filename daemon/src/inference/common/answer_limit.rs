@@ -1,4 +1,4 @@
-//! Bounds the size of one answer, so that a stream without end cannot exhaust the memory.
+//! Bounds the size of one answer, so that a stream without end cannot exhaust the memory. A larger answer is an error.
 
 use super::json_text::Text;
 use crate::prompt::{ErrorClass, InferenceError};

@@ -1,7 +1,7 @@
-//! Scans JSON for the few fields of the most frequent events.
+//! Scans JSON for the few fields of the most frequent events, faster than a parser.
 //!
-//! It never replaces the real parser. It gives up on anything unusual, invalid JSON included, and then the parser that
-//! knows all forms reads the event again. So it may refuse valid JSON, and must never accept invalid JSON.
+//! The scan gives up on anything unusual, and the parser reads that event instead. So it may refuse valid JSON. It must
+//! not accept invalid JSON: the parser would have reported an error.
 
 use super::varying_values::{Holes, What};
 

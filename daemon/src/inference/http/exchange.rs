@@ -1,6 +1,5 @@
-//! Performs one inference over HTTP, from the request to the answer.
-//!
-//! Dropping the future drops the request and its connection.
+//! Performs one inference over HTTP, from the request to the answer. If its future is dropped, the request and its
+//! connection are dropped.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Tests of the HTTP client against sockets of their own: certificates, and bounds on reading.
+//! Tests the HTTP client against sockets of their own: certificates, and bounds on reading.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! Checks a script when it is submitted, so that the client learns of a mistake at once and not hours later.
+//! Checks a script when it is submitted, so that the client learns of a mistake at once, and not when the run comes to
+//! that turn.
 
 use std::collections::BTreeSet;
 use std::fmt;

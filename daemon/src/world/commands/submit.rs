@@ -1,4 +1,5 @@
-//! Decides whether a run may be made, and builds its specification. A refusal is data with a reason.
+//! Decides whether a run may be made, and builds its specification. If not, the caller gets a refusal
+//! (`crate::refusal`), and nothing changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Prepares a run's next inference: the choice of the provider, a prompt that is short enough, a budget that allows it.
+//! Prepares a run's next inference: chooses the provider, shortens a prompt that is too long, and reserves the budget.
 
 pub(super) mod budget;
 pub(super) mod next_inference;

@@ -1,5 +1,5 @@
-//! Checks calls: each executed at most once, by the line that it leaves; each result says what happened; parents know
-//! their children.
+//! Checks the calls of a storm: each was executed at most once, by the line that it writes; each result says what
+//! happened; parents know their children.
 
 use std::collections::BTreeMap;
 

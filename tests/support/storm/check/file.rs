@@ -1,4 +1,5 @@
-//! Checks the SQLite file: it is whole, and its tables agree with the replies over the socket.
+//! Checks the SQLite file of a storm's daemon: it is not damaged, and its tables agree with the replies over the
+//! socket.
 
 use std::collections::BTreeSet;
 

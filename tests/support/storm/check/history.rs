@@ -1,4 +1,4 @@
-//! Checks events: none is missing, none has changed, and the events of each run make a whole life.
+//! Checks the events of a storm: none is missing, none has changed, and the events of each run make a whole life.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Checks outputs: every reported output of a call is there, also where a backup replaced the journal.
+//! Checks the outputs of a storm's calls: every reported output exists, also if a backup replaced the journal.
 
 use super::Found;
 use crate::Place;

@@ -1,4 +1,5 @@
-//! Checks acknowledged requests: submits, cancels, answers, messages, pauses, prunes, ends.
+//! Checks that acknowledged requests of a storm have taken effect: submits, cancels, answers, messages, pauses, prunes,
+//! ends.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Reads answers of Anthropic's Messages API.
 //!
-//! An answer ends well with `message_stop`. It also ends well with `[DONE]` or a clean end of the stream, if the stop
-//! reason was given and every block has ended.
+//! An answer is complete with `message_stop`. It is also complete with `[DONE]` or a clean end of the stream, if the
+//! stop reason was given and every block has ended. Any other end makes the answer an error.
 
 use harness_protocol::run::Usage;
 use serde::Deserialize;

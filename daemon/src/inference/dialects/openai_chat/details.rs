@@ -1,5 +1,5 @@
-//! Assembles structured reasoning (`reasoning_details` of OpenRouter, `thinking_blocks` of LiteLLM) from its pieces. A
-//! request with results of calls has to send it back unchanged.
+//! Assembles structured reasoning (`reasoning_details` of OpenRouter, `thinking_blocks` of LiteLLM) from its pieces. It
+//! has to go back unchanged in the request that carries the results of the calls.
 //!
 //! A piece continues the part before it if type, index and id agree. In a part that continues, texts grow and every
 //! other field takes its last value. Encrypted data comes whole, so a second one is another part.

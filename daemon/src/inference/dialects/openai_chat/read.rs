@@ -1,10 +1,10 @@
 //! Reads answers of chat completions.
 //!
-//! Calls and texts that a `message` repeats whole replace the streamed pieces.
+//! If a final `message` repeats calls and texts whole, these replace the streamed pieces.
 //!
-//! An answer ends well with a finish reason followed by the end of the stream, or with `[DONE]`. A finish reason may
+//! An answer is complete with `[DONE]`, or with a finish reason followed by the end of the stream. A finish reason may
 //! come before the last delta, and usage after it, so a connection that breaks before `[DONE]` makes a broken answer.
-//! Calls are executed whatever the finish reason says.
+//! Calls count as calls whatever the finish reason says.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! Reads answers of OpenAI's Responses API.
 //!
-//! An answer ends well only with `response.completed` or `response.incomplete`. The streamed items count; the list at
-//! the end counts where it holds more, because some servers stream only a part and some send an empty list.
+//! An answer is complete only with `response.completed` or `response.incomplete`. The streamed items count; where the
+//! list at the end has more, the list counts, because some servers stream only a part and some send an empty list.
 
 use harness_protocol::run::Usage;
 use serde::Deserialize;
