@@ -1,4 +1,5 @@
-//! Moves a lane's timestamps when the clock is set, so that spans stay the same.
+//! Moves a lane's timestamps when the clock is set, so that every span stays the same. The statistics of waits and
+//! saturation begin anew.
 
 use harness_protocol::time::{Span, Timestamp};
 

@@ -1,4 +1,6 @@
-//! Receives the signals of the system, and passes each on as an order to the driver. It must not act on one.
+//! Receives the signals of the system. A signal to stop or to reload is passed on as a request; signals without a
+//! meaning that would end the daemon, such as SIGUSR1, are caught and ignored. It must not stop or reload anything
+//! itself.
 
 use std::io;
 
