@@ -1,12 +1,12 @@
 //! Closes connections, with the descriptors in flight in them, on threads of its own that may wait.
 //!
 //! A peer may send any descriptor over a Unix socket. The kernel releases a descriptor that is not received when the
-//! socket is closed, or when the bytes beside it are read without a control buffer. It does so in the thread that closes
-//! or reads. The release of the last reference may block that thread: a TCP socket with SO_LINGER does for up to an hour.
-//! So no worker of a runtime may drop a socket that another process can send descriptors over. The last drop of such a
-//! socket is handed to these threads. A descriptor in flight is released in flight, and never received for that: the
-//! close of a received descriptor may block where no signal helps (a FUSE file is flushed by close, and not by a release
-//! in flight).
+//! socket is closed, or when the bytes beside it are read without a control buffer. It does so in the thread that
+//! closes or reads. The release of the last reference may block that thread: a TCP socket with SO_LINGER does for up to
+//! an hour. So no worker of a runtime may drop a socket that another process can send descriptors over. The last drop
+//! of such a socket is handed to these threads. A descriptor in flight is released in flight, and never received for
+//! that: the close of a received descriptor may block where no signal helps (a FUSE file is flushed by close, and not
+//! by a release in flight).
 //!
 //! A blocked thread is interrupted ([`interrupting`]). More threads are started while all are busy, up to a bound. The
 //! callers bound the queue: each piece of work holds a place until it is done, that of its connection, or one of the

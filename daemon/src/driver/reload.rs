@@ -6,8 +6,8 @@
 //!              └─ cannot be put in force ─▶ the error, READY; all stays as it was
 //! ```
 //!
-//! Preparations are made one after another, each with the files as they are then, and are put in force in that order. So
-//! of two reloads the later one counts, and a file that is changed after it was read counts with the next reload.
+//! Preparations are made one after another, each with the files as they are then, and are put in force in that order.
+//! So of two reloads the later one counts, and a file that is changed after it was read counts with the next reload.
 //!
 //! A prepared configuration is put in force whole, in one turn. It must not read a file on the driver's thread:
 //! `startup::reload` prepares the configuration elsewhere.

@@ -2,8 +2,8 @@
 //! the components alone.
 //!
 //! So a run enters every index by its spawn and leaves every index by its despawn, whatever happens in between. A hook
-//! must read nothing but components and change nothing but indexes. On a despawn the run still has all of its components
-//! in each hook, and in no order among them.
+//! must read nothing but components and change nothing but indexes. On a despawn the run still has all of its
+//! components in each hook, and in no order among them.
 
 use std::sync::Arc;
 
