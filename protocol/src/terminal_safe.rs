@@ -1,5 +1,5 @@
-//! Makes texts safe for a terminal, and prints errors with their causes. Unsafe characters move a cursor, change the
-//! order of the text, or cannot be seen.
+//! Makes texts safe for a terminal, and writes an error with all of its causes as one text. Unsafe characters move a
+//! cursor, change the order of the text, or cannot be seen.
 //!
 //! Pure. The only place with the set of these characters: the daemon refuses them in names and labels, and both
 //! programs escape them in output.

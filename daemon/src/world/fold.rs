@@ -1,4 +1,4 @@
-//! Makes a world from events, and reads it. The only place that has the `World` of bevy.
+//! Makes a world from events, and reads it. The only place that makes and owns the `World` of bevy.
 //!
 //! A world of this module has no schedule, so it changes only by the events that it is given; [`super::Engine`] adds
 //! the schedule and steps it. To read a run that has left the world, a new world is made from that run's events alone.

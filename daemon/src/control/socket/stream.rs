@@ -1,8 +1,9 @@
 //! Wraps an accepted connection, so that it is closed on the closing threads (`crate::close_threads`), wherever it is
 //! dropped.
 //!
-//! The connection keeps its place in the limits until it is really closed. It must not receive the descriptors in
-//! flight, and must not close on the thread that drops it: both may block for an hour.
+//! The connection keeps its place in the limits until it is really closed. It must not close on the thread that drops
+//! it: that close may last an hour. It must not receive the descriptors in flight: to close a received one may block
+//! where no signal helps.
 
 use std::fmt;
 use std::io;

@@ -2,7 +2,7 @@
 //!
 //! | class | |
 //! |---|---|
-//! | retry, retry after | overload, faults of the server, streams that broke; what says nothing at all |
+//! | retry, retry after | overload, faults of the server, broken streams; error events of an unknown kind |
 //! | rate limit | asked too often, with the wait that was named |
 //! | quota | a limit of the account (`errors/quota.rs`), and any limit that lasts long, until the time that was named |
 //! | credentials | the key and its permissions |
