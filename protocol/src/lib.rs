@@ -38,6 +38,6 @@ pub mod waiting_words;
 /// Version of the control protocol. Peers of the same major work together.
 pub const PROTOCOL_MAJOR: u32 = 1;
 /// Minor version: grows when something is added that older peers may ignore.
-pub const PROTOCOL_MINOR: u32 = 3;
+pub const PROTOCOL_MINOR: u32 = 4;
 /// Upper bound of one frame on the control socket, in bytes, newline excluded.
 pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;

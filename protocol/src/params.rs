@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::Event;
 use crate::id::{CallId, EpochId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use crate::lane::LaneReport;
-use crate::run::{Entry, InteractionView, RunState, RunView, WaitKind};
+use crate::run::{Entry, InteractionView, RunLine, RunState, RunView, WaitKind};
 use crate::spec::{RunSpec, SpecChanges};
 use crate::submit_key::SubmitKey;
 use crate::time::Span;
@@ -129,6 +129,9 @@ pub struct ListParams {
     /// Where the previous page ended.
     #[serde(default)]
     pub cursor: Option<u64>,
+    /// How much the page has of each run.
+    #[serde(default, skip_serializing_if = "ListDetail::is_whole")]
+    pub detail: ListDetail,
 }
 
 impl ListParams {
@@ -138,12 +141,34 @@ impl ListParams {
     }
 }
 
+/// How much a page of `run.list` has of each run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ListDetail {
+    /// All that is shown of a run: the page has `runs`.
+    #[default]
+    Whole,
+    /// What a line of a table needs: the page has `lines`.
+    Line,
+}
+
+impl ListDetail {
+    /// Whether the page has all that is shown of a run. (By reference, for serde.)
+    pub const fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole)
+    }
+}
+
 /// Reply to `run.list`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunPage {
-    /// The runs of this page.
+    /// The runs of this page, if the whole of each was asked for.
     pub runs: Vec<RunView>,
+    /// The runs of this page, if lines were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lines: Vec<RunLine>,
     /// Where the next page begins; `None` at the end.
     pub cursor: Option<u64>,
     /// Why the journal cannot commit, while it cannot: the latest of these data may not be durable yet.

@@ -1,6 +1,7 @@
 //! Defines the view of a run that clients get: its state, the reason why it waits, the use of its time, its usage. The
 //! only place with the format `harness.run/1` and with the exit codes. Pure.
 
+mod line;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::id::{CallId, InteractionId, RunId};
 use crate::limit::CallLimit;
 use crate::spec::{Limits, OnInteraction, Priority};
 use crate::time::Timestamp;
+pub use line::RunLine;
 pub use waits::*;
 
 /// Value of `schema` in a run view.

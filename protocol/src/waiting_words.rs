@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use crate::id::{InteractionId, RunId};
 use crate::lane::{LaneReport, Limiter};
-use crate::run::{InferenceView, OpenQuestion, RunState, RunView, WaitKind, WaitingFor};
+use crate::run::{InferenceView, OpenQuestion, RunLine, RunState, RunView, WaitKind, WaitingFor};
 use crate::time::{Span, Timestamp};
 
 /// Characters of an id within a sentence.
@@ -128,17 +128,23 @@ pub fn of_lane(lane: &LaneReport, clock: &Clock) -> Option<Standing> {
 
 /// Why a run does not proceed; `None` if it proceeds, or has ended.
 pub fn of_run(run: &RunView, clock: &Clock) -> Option<Standing> {
-    if run.state.is_terminal() {
-        return None;
-    }
-    let waits = run.waiting_for.as_ref();
     let seen = Seen { id: run.id, share: &run.share, inference: run.inference.as_ref(), asked: &run.questions };
+    standing(&seen, run.state, run.waiting_for.as_ref(), clock)
+}
+
+/// The same for the line of a run, which does not have the texts of questions.
+pub fn of_line(run: &RunLine, clock: &Clock) -> Option<Standing> {
+    let seen = Seen { id: run.id, share: &run.share, inference: run.inference.as_ref(), asked: &[] };
+    standing(&seen, run.state, run.waiting_for.as_ref(), clock)
+}
+
+fn standing(run: &Seen<'_>, state: RunState, waits: Option<&WaitingFor>, clock: &Clock) -> Option<Standing> {
     match waits {
-        Some(WaitingFor { kind: WaitKind::Storage, .. }) => {}
-        _ if run.state == RunState::Paused => return Some(paused(run.id)),
-        _ => {}
+        _ if state.is_terminal() => None,
+        Some(waits) if waits.kind == WaitKind::Storage => Some(waiting(run, waits, clock)),
+        _ if state == RunState::Paused => Some(paused(run.id)),
+        waits => Some(waiting(run, waits?, clock)),
     }
-    Some(waiting(&seen, waits?, clock))
 }
 
 /// The facts about a waiting run: the run that is shown, or a run that it waits for.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use harness_protocol::rpc::Selector;
-use harness_protocol::run::{RunView, Usage};
+use harness_protocol::run::{RunLine, Usage};
 use serde::Serialize;
 
 use crate::cli::usage::{By, UsageArgs};
@@ -71,7 +71,7 @@ impl Sum {
 }
 
 /// The use of the runs, by group. A run without such a label, or model, is in a group without a name.
-fn sums<'a>(runs: impl Iterator<Item = &'a RunView>, by: &[By]) -> BTreeMap<Vec<Option<String>>, Sum> {
+fn sums<'a>(runs: impl Iterator<Item = &'a RunLine>, by: &[By]) -> BTreeMap<Vec<Option<String>>, Sum> {
     let mut groups: BTreeMap<Vec<Option<String>>, Sum> = BTreeMap::new();
     for run in runs {
         let key = by.iter().map(|by| key(by, run)).collect();
@@ -86,7 +86,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &UsageArgs) -> Result<u8, Failure> {
         select if select == Selector::default() => Selector { all: true, ..select },
         select => select,
     };
-    let runs = pages(ctx, &select, None, usize::MAX, &mut held)?;
+    let runs: Vec<RunLine> = pages(ctx, &select, None, usize::MAX, &mut held)?;
     tell_held(held.as_deref());
     let since = args.since.map(|since| now().before(since));
     let counted = || runs.iter().filter(|run| since.is_none_or(|since| run.submitted_at >= since));
@@ -144,7 +144,7 @@ fn shown(key: Option<&String>) -> &str {
 }
 
 /// The group of a run; `None` where it has no such label or model.
-fn key(by: &By, run: &RunView) -> Option<String> {
+fn key(by: &By, run: &RunLine) -> Option<String> {
     match by {
         By::Label(label) => run.labels.get(label).cloned(),
         By::Provider => Some(run.provider.to_string()),
@@ -165,15 +165,15 @@ mod tests {
     use crate::render::style::Look;
     use harness_protocol::time::Span;
 
-    fn run(team: Option<&str>, days: u64, cost: Option<f64>) -> RunView {
-        let mut run = sample();
+    fn run(team: Option<&str>, days: u64, cost: Option<f64>) -> RunLine {
+        let mut run = RunLine::from(sample());
         run.labels = team.map(|team| ("team".to_owned(), team.to_owned())).into_iter().collect();
         run.submitted_at = run.submitted_at + Span::from_secs(days * 86_400);
         (run.usage.input_tokens, run.usage.cost_usd) = (10, cost);
         run
     }
 
-    fn written(runs: &[RunView], by: &[By]) -> String {
+    fn written(runs: &[RunLine], by: &[By]) -> String {
         let mut out = Vec::new();
         let all = runs.iter().map(|run| &run.usage);
         table(&sums(runs.iter(), by), by, all).write(&mut out, Look::PLAIN, "").unwrap();
@@ -191,7 +191,7 @@ mod tests {
             (vec![Some(0.0)], "0.0000", 0),
             (vec![None, Some(1.0), None], "≥1.0000", 2),
         ] {
-            let runs: Vec<RunView> = costs.iter().map(|cost| run(Some("a"), 0, *cost)).collect();
+            let runs: Vec<RunLine> = costs.iter().map(|cost| run(Some("a"), 0, *cost)).collect();
             let sum = sums(runs.iter(), &[team()])[&vec![Some("a".to_owned())]];
             assert_eq!((sum.cost().as_str(), sum.unpriced, sum.runs), (cost, unpriced, costs.len() as u64));
             assert_eq!(sum.usage.cost_usd.is_some(), unpriced == 0);

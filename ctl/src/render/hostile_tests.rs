@@ -177,7 +177,7 @@ proptest! {
         run::write(&mut out, TERMINAL, &view, now).unwrap();
         run::write_processes(&mut out, TERMINAL, &[ProcessView { pid: 1, command: hostile.clone() }]).unwrap();
         time_and_usage::write(&mut out, TERMINAL, &view).unwrap();
-        out.extend(run::waiting_for(&view, now).bytes());
+        out.extend(run::waiting_for(&view.clone().into(), now).bytes());
         out.extend(Outcome::of(&view).line("id").bytes());
         let mut table = Table::new(&["A", "B"]);
         table.row(vec![hostile.as_str().into(), other.as_str().into()]);

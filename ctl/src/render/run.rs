@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::ProcessView;
-use harness_protocol::run::{CallState, LiveCall, RunView};
+use harness_protocol::run::{CallState, LiveCall, RunLine, RunView};
 use harness_protocol::time::{Span, Timestamp};
 use harness_protocol::waiting_words;
 
@@ -30,8 +30,8 @@ pub(crate) fn named(name: Option<&str>, parent: Option<RunId>) -> String {
 }
 
 /// The reason why a run waits, in a few words.
-pub(crate) fn waiting_for(run: &RunView, now: Timestamp) -> String {
-    let standing = waiting_words::of_run(run, &clock(now));
+pub(crate) fn waiting_for(run: &RunLine, now: Timestamp) -> String {
+    let standing = waiting_words::of_line(run, &clock(now));
     standing.map_or_else(|| "-".to_owned(), |standing| first_line(&standing.what))
 }
 

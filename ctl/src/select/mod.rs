@@ -144,7 +144,8 @@ fn listed(ctx: &mut Ctx, select: &Selector) -> Result<Vec<RunView>, Failure> {
     let mut runs = Vec::new();
     let mut cursor = None;
     loop {
-        let params = ListParams { select: select.clone(), root: None, limit: Some(PAGE), cursor };
+        let params =
+            ListParams { select: select.clone(), root: None, limit: Some(PAGE), cursor, ..ListParams::default() };
         let page = ctx.session.call::<method::RunList>(&params)?;
         runs.extend(page.runs);
         cursor = page.cursor;

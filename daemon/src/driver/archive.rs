@@ -28,7 +28,7 @@ use crate::refusal::{JournalRefusal, NameRefusal, Refusal, RunRefusal};
 use crate::tools::Catalogue;
 use crate::world::api::{Finished, KeySpace, MadeRun, Now, Operator};
 use crate::world::queries::{Listed, ListedRun, Named, PAGE_BYTES, TranscriptPage};
-use crate::world::view::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
+use crate::world::view::{REPLY_BYTES, fit, leave_room};
 use crate::world::{Engine, Folded};
 
 /// Most events in one reply of an export.
@@ -119,7 +119,7 @@ impl Archive {
         let limit = params.page_size();
         let here: BTreeSet<RunId> = match left.is_empty() {
             true => BTreeSet::new(),
-            false => listed.runs.iter().map(|run| run.view.id).collect(),
+            false => listed.runs.iter().map(|run| run.shown.run()).collect(),
         };
         let mut runs = listed.runs;
         if more_left && let Some(&(last, _)) = left.last() {
@@ -128,19 +128,20 @@ impl Archive {
         }
         // A run that left meanwhile is in both.
         let left = left.into_iter().filter(|(_, view)| !here.contains(&view.id));
-        runs.extend(left.map(|(number, view)| ListedRun::new(number, view)));
+        runs.extend(left.map(|(number, view)| ListedRun::new(number, view, params.detail)));
         runs.sort_by_key(|run| std::cmp::Reverse(run.number));
-        let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
-        let (mut bytes, all) = (0, runs.len());
-        for ListedRun { number, view, bytes: of_one } in runs {
+        let mut page = RunPage::default();
+        let (mut bytes, mut count, all) = (0, 0, runs.len());
+        for ListedRun { number, shown, bytes: of_one } in runs {
             bytes += of_one;
-            if page.runs.len() >= limit || (bytes > PAGE_BYTES && !page.runs.is_empty()) {
+            if count >= limit || (bytes > PAGE_BYTES && count > 0) {
                 break;
             }
-            page.runs.push(view);
+            shown.put_on(&mut page);
             page.cursor = Some(number);
+            count += 1;
         }
-        if page.runs.len() == all && !more_left {
+        if count == all && !more_left {
             // All runs down to the end of the world's page were considered.
             page.cursor = (listed.down_to > 0).then_some(listed.down_to);
         }
@@ -149,24 +150,25 @@ impl Archive {
 
     /// The named runs, in that order, on one page: as many as fit.
     pub(super) fn named(&self, params: &ListParams, named: Vec<Named>) -> Result<RunPage, Refusal> {
-        let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
+        let mut page = RunPage::default();
         let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
-        let mut bytes = 0;
+        let (mut bytes, mut count) = (0, 0);
         for (index, one) in named.into_iter().enumerate().skip(first) {
-            let mut view = match one {
+            let view = match one {
                 Named::Here(view) => *view,
                 Named::Gone(name, operator) => self.view(self.history.find(&name, operator)?)?,
             };
             if !params.select.fits(&view) {
                 continue;
             }
-            fit_list(&mut view);
-            bytes += view_bytes(&view);
-            if (bytes > PAGE_BYTES || page.runs.len() >= 1_000) && !page.runs.is_empty() {
-                page.cursor = Some(index as u64);
+            let listed = ListedRun::new(index as u64, view, params.detail);
+            bytes += listed.bytes;
+            if (bytes > PAGE_BYTES || count >= 1_000) && count > 0 {
+                page.cursor = Some(listed.number);
                 break;
             }
-            page.runs.push(view);
+            listed.shown.put_on(&mut page);
+            count += 1;
         }
         Ok(page)
     }

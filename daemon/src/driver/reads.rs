@@ -8,8 +8,8 @@ use harness_protocol::event::Gap;
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::lane::Limiter;
 use harness_protocol::rpc::{
-    DaemonStatusReply, DiskUsage, Finding, Health, ListParams, OutputParams, PruneParams, RunPage, Selector,
-    ShowParams, Shown, SubscribeParams, WaitParams,
+    DaemonStatusReply, DiskUsage, Finding, Health, ListDetail, ListParams, OutputParams, PruneParams, RunPage,
+    Selector, ShowParams, Shown, SubscribeParams, WaitParams,
 };
 use harness_protocol::run::{CallState, RunView, WaitKind, WaitingFor};
 
@@ -26,7 +26,7 @@ use crate::journal::epochs::{self, Epoch};
 use crate::refusal::{Fault, HeldRequest, JournalRefusal, NameRefusal, Refusal, RunRefusal, SubscriptionRefusal};
 use crate::world::Engine;
 use crate::world::api::{Caller, Now, Operator};
-use crate::world::queries::{Listed, Named, TranscriptPage};
+use crate::world::queries::{Listed, ListedAs, ListedRun, Named, TranscriptPage};
 use crate::world::view::while_held;
 
 /// Most runs of a tree that one subscription can follow from the start.
@@ -189,10 +189,7 @@ impl View<'_> {
             Tree::Below(top) => Some(top),
             Tree::Any => None,
         };
-        let mut listed = self.engine.list(&params, root, self.now);
-        listed.runs.iter_mut().for_each(|run| {
-            mark_held(self.service, std::slice::from_mut(&mut run.view), self.now);
-        });
+        let listed = self.list_world(&params, root);
         if self.service.silent {
             // The wanted tree has left the world as a whole.
             let page = Archive::page(&params, listed, Vec::new(), false);
@@ -201,6 +198,25 @@ impl View<'_> {
         self.archive.off_to(self.party, move |archive| {
             responder.send(archive.list(&params, root, listed).map(|page| RunPage { held, ..page }));
         });
+    }
+
+    /// The runs of the world on a page, with what they wait for now.
+    fn list_world(&self, params: &ListParams, root: Option<RunId>) -> Listed {
+        if self.service.held.is_none() {
+            return self.engine.list(params, root, self.now);
+        }
+        // Whether a run waits for the journal depends on its calls, which a line does not have.
+        let whole = ListParams { detail: ListDetail::Whole, ..params.clone() };
+        let mut listed = self.engine.list(&whole, root, self.now);
+        for run in &mut listed.runs {
+            if let ListedAs::Whole(view) = &mut run.shown {
+                wait_for_storage(view, self.now);
+            }
+        }
+        if params.detail == ListDetail::Line {
+            listed.runs = listed.runs.into_iter().map(ListedRun::into_line).collect();
+        }
+        listed
     }
 
     /// The runs that the caller names, in that order; of those of the world the ones of the tree below `top` alone.

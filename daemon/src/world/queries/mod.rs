@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
-    InteractionListParams, Interactions as InteractionPage, ListParams, Selector, ShowParams, Shown,
+    InteractionListParams, Interactions as InteractionPage, ListDetail, ListParams, RunPage, Selector, ShowParams,
+    Shown,
 };
-use harness_protocol::run::{Entry, RunState, RunView};
+use harness_protocol::run::{Entry, RunLine, RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
@@ -26,7 +27,7 @@ use crate::config::Config;
 use crate::refusal::{NameRefusal, Refusal};
 use crate::tools::Catalogue;
 use crate::world::view::run::view;
-use crate::world::view::size_limits::{fit_list, view_bytes};
+use crate::world::view::size_limits::{fit, fit_list, line_bytes, view_bytes};
 
 /// Runs of the world for a page of a list.
 #[derive(Debug)]
@@ -43,17 +44,65 @@ pub struct ListedRun {
     /// The run's number in the order of submission.
     pub number: u64,
     /// As it is shown.
-    pub view: RunView,
+    pub shown: ListedAs,
     /// About how many bytes that takes.
     pub bytes: usize,
 }
 
+/// How a run is shown on a page of a list.
+#[derive(Debug)]
+pub enum ListedAs {
+    /// With all that a list holds of it.
+    Whole(Box<RunView>),
+    /// As a line.
+    Line(Box<RunLine>),
+}
+
+impl ListedAs {
+    /// The run that it shows.
+    pub const fn run(&self) -> RunId {
+        match self {
+            Self::Whole(view) => view.id,
+            Self::Line(line) => line.id,
+        }
+    }
+
+    /// Puts it on a page.
+    pub fn put_on(self, page: &mut RunPage) {
+        match self {
+            Self::Whole(view) => page.runs.push(*view),
+            Self::Line(line) => page.lines.push(*line),
+        }
+    }
+}
+
 impl ListedRun {
-    /// Cuts a view to what a list holds.
-    pub fn new(number: u64, mut view: RunView) -> Self {
-        fit_list(&mut view);
-        let bytes = view_bytes(&view);
-        Self { number, view, bytes }
+    /// Cuts a view to what a list holds, or to its line.
+    pub fn new(number: u64, mut view: RunView, detail: ListDetail) -> Self {
+        match detail {
+            ListDetail::Whole => {
+                fit_list(&mut view);
+                let bytes = view_bytes(&view);
+                Self { number, shown: ListedAs::Whole(Box::new(view)), bytes }
+            }
+            ListDetail::Line => {
+                fit(&mut view);
+                Self::line(number, view.into())
+            }
+        }
+    }
+
+    /// A run that is shown as a line.
+    pub fn line(number: u64, line: RunLine) -> Self {
+        Self { number, bytes: line_bytes(&line), shown: ListedAs::Line(Box::new(line)) }
+    }
+
+    /// Reduces what is shown to a line.
+    pub fn into_line(self) -> Self {
+        match self.shown {
+            ListedAs::Whole(view) => Self::line(self.number, (*view).into()),
+            ListedAs::Line(_) => self,
+        }
     }
 }
 

@@ -5,13 +5,14 @@
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{InteractionId, RunId};
 use harness_protocol::json_size::text_bytes;
-use harness_protocol::rpc::{InteractionListParams, Interactions as InteractionPage, ListParams, Shown};
+use harness_protocol::rpc::{InteractionListParams, Interactions as InteractionPage, ListDetail, ListParams, Shown};
 use harness_protocol::run::{InteractionKind, InteractionView};
 use harness_protocol::time::Timestamp;
 
 use super::super::commands::select;
 use super::super::model::indexes::OpenInteraction;
 use super::{Listed, ListedRun, TranscriptPage};
+use crate::world::view::line::line;
 use crate::world::view::reads::Reads;
 use crate::world::view::run::{PlacesSeen, view, view_among};
 use crate::world::view::size_limits::{REPLY_BYTES, entry_bytes, fit_entry, fit_text, leave_room};
@@ -44,8 +45,14 @@ pub(super) fn list(reads: &Reads<'_, '_>, params: &ListParams, top: Option<RunId
         let Some((&number, &entity)) = next else { break };
         let is_below = top.is_none_or(|top| reads.is_in_tree(entity, top));
         let wanted = is_below && select::fits(reads, entity, &params.select);
-        if let Some(view) = wanted.then(|| view_among(reads, entity, at, Some(&places))).flatten() {
-            let run = ListedRun::new(number, view);
+        let shown = |entity| match params.detail {
+            ListDetail::Line => line(reads, entity, &places).map(|line| ListedRun::line(number, line)),
+            ListDetail::Whole => {
+                let view = view_among(reads, entity, at, Some(&places))?;
+                Some(ListedRun::new(number, view, ListDetail::Whole))
+            }
+        };
+        if let Some(run) = wanted.then(|| shown(entity)).flatten() {
             bytes += run.bytes;
             listed.runs.push(run);
         }

@@ -17,6 +17,7 @@ use crate::prompt::{Completion, RequestedCall};
 use crate::world::Engine;
 use crate::world::api::{Caller, Command, Effect, Input, Job, JobId, Now, Outcome, ReplyId, Work};
 use crate::world::model::indexes::{Looked, Runs};
+use crate::world::queries::ListedAs;
 
 /// Runs beyond those that are shown or granted that may be looked at: parents, the run that gave its permit back.
 const BESIDE: usize = 3;
@@ -104,7 +105,8 @@ fn a_page_looks_at_the_runs_that_are_on_it_however_many_there_are() {
         let (oldest, looked) = page(&mut town, PAGE, Some(2));
         assert_eq!(oldest.len(), 1, "the top of all");
         assert!(looked <= 1 + BESIDE, "{looked} runs for one that has {population} below it");
-        assert_eq!(oldest[0].view.questions.len(), 16, "of those that are asked below it the first are shown");
+        let ListedAs::Whole(view) = &oldest[0].shown else { panic!("lines were not asked for") };
+        assert_eq!(view.questions.len(), 16, "of those that are asked below it the first are shown");
         let (below, _) = town.looked_at(|town| town.engine.tree_below(top, u32::MAX).len());
         assert_eq!(below, population);
         let params = InteractionListParams { limit: Some(PAGE), cursor: None };

@@ -70,7 +70,7 @@ pub(in crate::world) fn view_among(
         priority: spec.priority,
         owner: identity.owner,
         state: run.shown.0,
-        waiting_for: waiting_for(world, run, Detail::Whole(places)),
+        waiting_for: shown_wait(world, run, places),
         workdir: spec.workdir.clone().unwrap_or_else(|| "/".into()),
         env: spec.env.keys().take(MOST_VARIABLES).map(|name| cut(name, MOST_VARIABLES).into_owned()).collect(),
         provider: spec.provider.clone().unwrap_or_else(|| "".into()),
@@ -113,7 +113,7 @@ fn limits(world: &Reads<'_, '_>, entity: Entity, run: &RunDataItem<'_, '_>) -> L
     limits
 }
 
-fn title(spec: &RunSpec) -> String {
+pub(super) fn title(spec: &RunSpec) -> String {
     match &spec.prompt {
         Some(prompt) => one_line(prompt),
         None => "(script)".to_owned(),
@@ -152,7 +152,7 @@ fn live_calls(batch: &BatchState) -> Vec<LiveCall> {
     shown.collect()
 }
 
-fn spent(run: &RunDataItem<'_, '_>) -> Usage {
+pub(super) fn spent(run: &RunDataItem<'_, '_>) -> Usage {
     // Nothing used costs nothing: only a used token can have an unknown price.
     run.usage_total.map_or(Usage { cost_usd: Some(0.0), ..Usage::default() }, |spent| spent.0)
 }
@@ -224,6 +224,15 @@ pub(crate) fn while_held(kind: Option<WaitKind>, has_ended: bool, executes: bool
         }
         Some(WaitKind::Person | WaitKind::Run | WaitKind::Paused) => kind,
     }
+}
+
+/// What a run of a list waits for, if it waits.
+pub(super) fn shown_wait(
+    world: &Reads<'_, '_>,
+    run: &RunDataItem<'_, '_>,
+    places: Option<&PlacesSeen>,
+) -> Option<WaitingFor> {
+    waiting_for(world, run, Detail::Whole(places))
 }
 
 fn waiting_for(world: &Reads<'_, '_>, run: &RunDataItem<'_, '_>, detail: Detail<'_>) -> Option<WaitingFor> {
@@ -301,7 +310,7 @@ fn with_hold(world: &Reads<'_, '_>, provider: &str, wait: WaitingFor) -> Waiting
 }
 
 /// How its inference goes, where a try has failed.
-fn inference(life: &Life) -> Option<InferenceView> {
+pub(super) fn inference(life: &Life) -> Option<InferenceView> {
     let trouble = life.trouble.as_ref()?;
     let next_at = match life.phase() {
         Phase::Retrying(at) => Some(at),

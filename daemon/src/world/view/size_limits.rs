@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::json_size::{cut, is_longer, text_bytes};
-use harness_protocol::run::{CallRequest, CallResult, CutField, Entry, RunView};
+use harness_protocol::run::{CallRequest, CallResult, CutField, Entry, InferenceView, RunLine, RunView, WaitingFor};
 
 /// Bytes of an answer. It is the largest size that an answer may have, so that a client that waits for a run gets the
 /// answer whole.
@@ -29,6 +29,8 @@ const MOST_MODEL: usize = 1024;
 const LEAST_ANSWER: usize = 1024;
 /// Bytes of a view that has no texts.
 const FIXED: usize = 1_500;
+/// Bytes of a line that has no texts.
+const FIXED_LINE: usize = 600;
 /// Bytes of one entry of a transcript beside which the view of its run still fits into a frame.
 const MOST_ENTRY: usize = 7 * 1024 * 1024 + 64 * 1024;
 /// Bytes of a frame that a reply may use: the rest is for what is around its result.
@@ -44,22 +46,31 @@ pub fn fit(view: &mut RunView) {
         note(&mut view.cut, CutField::Workdir);
     }
     // What a provider said last: the run's error, once it has one, has more of it.
-    if let Some(waits) = &mut view.waiting_for {
-        waits.error = waits.error.take().map(|error| fit_text(&error, MOST_DENIAL));
-        if let Some(held) = &mut waits.because {
-            held.waiting_for.error = held.waiting_for.error.take().map(|error| fit_text(&error, MOST_DENIAL));
-            if let Some(inference) = &mut held.inference {
-                inference.error = fit_text(&inference.error, MOST_DENIAL);
-            }
-        }
-    }
-    if let Some(inference) = &mut view.inference {
-        inference.error = fit_text(&inference.error, MOST_DENIAL);
-    }
+    fit_wait(view.waiting_for.as_mut(), view.inference.as_mut());
     if view.denials.len() > MOST_DENIALS + 1 || view.denials.iter().any(|denial| is_longer(denial, MOST_DENIAL)) {
         let denials: Vec<Arc<str>> = std::mem::take(&mut view.denials).into_iter().map(Arc::from).collect();
         take_denials(view, &denials);
     }
+}
+
+/// Cuts a line to what a list holds.
+pub(in crate::world) fn fit_line(line: &mut RunLine) {
+    if line.model.as_ref().is_some_and(|model| is_longer(model, MOST_MODEL)) {
+        line.model = line.model.take().map(|model| fit_text(&model, MOST_MODEL));
+    }
+    fit_wait(line.waiting_for.as_mut(), line.inference.as_mut());
+}
+
+fn fit_wait(waits: Option<&mut WaitingFor>, inference: Option<&mut InferenceView>) {
+    let fit_error = |inference: &mut InferenceView| inference.error = fit_text(&inference.error, MOST_DENIAL);
+    if let Some(waits) = waits {
+        waits.error = waits.error.take().map(|error| fit_text(&error, MOST_DENIAL));
+        if let Some(held) = &mut waits.because {
+            held.waiting_for.error = held.waiting_for.error.take().map(|error| fit_text(&error, MOST_DENIAL));
+            held.inference.as_mut().map(fit_error);
+        }
+    }
+    inference.map(fit_error);
 }
 
 /// Takes over what was refused, as much of it as fits.
@@ -76,7 +87,7 @@ pub(in crate::world) fn take_denials(view: &mut RunView, denials: &[Arc<str>]) {
 }
 
 /// Cuts a view to what a list holds: its answer is not all that the list is about.
-pub fn fit_list(view: &mut RunView) {
+pub(in crate::world) fn fit_list(view: &mut RunView) {
     fit(view);
     view.env.clear();
     shorten(&mut view.answer, LISTED_ANSWER, CutField::Answer, &mut view.cut);
@@ -94,7 +105,7 @@ pub fn leave_room(view: &mut RunView, room: usize) {
 }
 
 /// About how many bytes a run takes on the wire, and no fewer.
-pub fn view_bytes(view: &RunView) -> usize {
+pub(in crate::world) fn view_bytes(view: &RunView) -> usize {
     let optional = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text_bytes(text));
     let texts = optional(&view.answer) + optional(&view.error) + optional(&view.model) + optional(&view.name);
     let labels: usize = view.labels.iter().map(|(key, value)| text_bytes(key) + text_bytes(value) + 6).sum();
@@ -102,17 +113,30 @@ pub fn view_bytes(view: &RunView) -> usize {
     let calls: usize = view.calls.iter().map(|call| text_bytes(&call.tool) + text_bytes(&call.summary) + 160).sum();
     let names =
         text_bytes(&view.title) + text_bytes(&view.workdir) + text_bytes(&view.share) + text_bytes(&view.provider);
-    let waits = view.waiting_for.as_ref().map_or(0, |waits| {
-        let held = waits.because.as_ref().map_or(0, |held| {
-            let said = held.inference.as_ref().map_or(0, |inference| text_bytes(&inference.error) + 250);
-            text_bytes(&held.share) + optional(&held.waiting_for.error) + said + 400
-        });
-        optional(&waits.error) + 200 + held
-    });
+    let waits = view.waiting_for.as_ref().map_or(0, wait_bytes);
     let inference = view.inference.as_ref().map_or(0, |inference| text_bytes(&inference.error) + 250);
     let questions: usize = view.questions.iter().map(|question| text_bytes(&question.question) + 80).sum();
     let env: usize = view.env.iter().map(|name| text_bytes(name) + 3).sum();
     env + texts + labels + denials + calls + names + waits + inference + questions + FIXED
+}
+
+/// About how many bytes the line of a run takes on the wire, and no fewer.
+pub(in crate::world) fn line_bytes(line: &RunLine) -> usize {
+    let optional = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text_bytes(text));
+    let labels: usize = line.labels.iter().map(|(key, value)| text_bytes(key) + text_bytes(value) + 6).sum();
+    let texts = text_bytes(&line.title) + text_bytes(&line.share) + text_bytes(&line.provider);
+    let waits = line.waiting_for.as_ref().map_or(0, wait_bytes);
+    let inference = line.inference.as_ref().map_or(0, |inference| text_bytes(&inference.error) + 250);
+    labels + texts + waits + inference + optional(&line.name) + optional(&line.model) + FIXED_LINE
+}
+
+fn wait_bytes(waits: &WaitingFor) -> usize {
+    let optional = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text_bytes(text));
+    let held = waits.because.as_ref().map_or(0, |held| {
+        let said = held.inference.as_ref().map_or(0, |inference| text_bytes(&inference.error) + 250);
+        text_bytes(&held.share) + optional(&held.waiting_for.error) + said + 400
+    });
+    optional(&waits.error) + 200 + held
 }
 
 /// About how many bytes an entry of a transcript takes on the wire.

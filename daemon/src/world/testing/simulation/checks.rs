@@ -8,7 +8,7 @@ use bevy_ecs::entity::Entity;
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::Selector;
-use harness_protocol::run::{CallState, RunState, Usage, WaitKind};
+use harness_protocol::run::{CallState, RunLine, RunState, Usage, WaitKind};
 
 use super::{Simulation, config, tools};
 use crate::lane::TicketState;
@@ -22,7 +22,8 @@ use crate::world::model::components::{
 use crate::world::model::indexes::{Agenda, Lanes, Postponed, Runs, is_stalled};
 use crate::world::model::phase::Phase;
 use crate::world::model::step_io::Incoming;
-use crate::world::view::run::{view, while_held};
+use crate::world::view::line::line;
+use crate::world::view::run::{PlacesSeen, view, while_held};
 
 impl Simulation {
     /// What holds after every step, whatever happened.
@@ -83,7 +84,6 @@ impl Simulation {
         self.check_indexes();
     }
 
-    /// What pools count is what the runs that draw from them have, and no budget is overdrawn.
     /// U10: what a run is shown to wait for is what it is selected by, and a lane counts the same runs as waiting.
     fn check_wait(&self, id: RunId, entity: Entity) {
         let world = &self.engine.world;
@@ -93,6 +93,8 @@ impl Simulation {
             return;
         }
         let shown = self.engine.read(|reads| view(reads, entity, now)).unwrap();
+        let listed = self.engine.read(|reads| line(reads, entity, &PlacesSeen::default())).unwrap();
+        assert_eq!(listed, RunLine::from(shown.clone()), "a line has what the view of its run has");
         let executes = shown.calls.iter().any(|call| call.state == CallState::Executing);
         let kind = shown.waiting_for.as_ref().map(|wait| wait.kind);
         let kind = if self.held { while_held(kind, shown.state.is_terminal(), executes) } else { kind };
@@ -108,6 +110,7 @@ impl Simulation {
         assert!(!waits || says_so, "{id} waits in the lane, and is shown to wait for {kind:?}");
     }
 
+    /// What pools count is what the runs that draw from them have, and no budget is overdrawn.
     fn check_pools(&self) {
         let world = &self.engine.world;
         let runs = world.resource::<Runs>();
