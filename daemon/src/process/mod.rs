@@ -47,6 +47,7 @@ pub use self::pool::connection::KeeperProgram;
 pub use self::pool::sealed_program::Sealed;
 pub use self::pool::{Keepers, Process};
 pub use self::spawn::{Launch, Program, SpawnError, TooLong};
+pub use self::supervisor::protocol::Owner;
 pub use harness_protocol::inside_run::RUN_VARIABLE;
 
 use self::output::Streams;

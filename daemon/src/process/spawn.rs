@@ -13,7 +13,7 @@ use nix::libc;
 
 use super::cgroup::Group;
 use super::supervisor::launch::instructions;
-use super::supervisor::protocol::{self, Failure, Place, StartFrame};
+use super::supervisor::protocol::{self, Failure, Owner, Place, StartFrame};
 use crate::folders;
 
 /// Bytes of the longest argument or variable that the kernel takes, with its NUL.
@@ -31,6 +31,8 @@ pub enum Program<'a> {
 /// A command to start.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
+    /// Whose process it is.
+    pub owner: Owner,
     /// The program, by arguments or as a command line of a shell.
     pub program: Program<'a>,
     /// The working directory of the run.

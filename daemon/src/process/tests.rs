@@ -16,6 +16,7 @@ use super::timing::GRACE;
 use super::*;
 
 pub(super) mod forkers;
+mod owners;
 mod starts;
 
 const RUN: RunId = RunId::from_u64(1);
@@ -71,6 +72,7 @@ impl Bench {
     /// A shell's command in the directory of the place.
     fn launch<'a>(&'a self, command: &'a str) -> Launch<'a> {
         Launch {
+            owner: Owner::Run,
             program: Program::Shell(command),
             workdir: self.dir.path(),
             folder: None,

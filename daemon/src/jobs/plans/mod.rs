@@ -112,6 +112,7 @@ impl PlanExecutor {
         };
         let env = self.environment.of_call(&task.spec.env, run, call);
         let launch = Launch {
+            owner: process::Owner::Run,
             program: plan.command.program(),
             workdir: Path::new(folder::path(&task.spec)),
             folder,

@@ -25,7 +25,7 @@ use super::sealed_program::Sealed;
 use crate::process::cgroup::Group;
 use crate::process::output::pipe::watch;
 use crate::process::owner::survivors::KeepersLock;
-use crate::process::supervisor::protocol::{Answer, Request, What, first_frame};
+use crate::process::supervisor::protocol::{Answer, Owner, Request, What, first_frame};
 use crate::process::timing::KILL_WAIT;
 
 /// The program of keepers, and its surroundings.
@@ -45,6 +45,8 @@ pub struct KeeperProgram {
 #[derive(Debug)]
 pub(in crate::process) struct Link {
     child: Child,
+    /// Whose processes it has, for all its life.
+    pub(in crate::process) owner: Owner,
     /// On some kernels the close of any socket collects what others have left in flight.
     socket: Apart<UnixStream>,
     /// Number of its latest call.
@@ -69,11 +71,11 @@ pub(in crate::process) fn end_of(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 impl Link {
-    /// Starts a keeper.
-    pub(in crate::process) fn open(program: &KeeperProgram) -> io::Result<Self> {
+    /// Starts a keeper for processes of `owner`.
+    pub(in crate::process) fn open(program: &KeeperProgram, owner: Owner) -> io::Result<Self> {
         let (mut ours, theirs) = Pair::pair()?;
         // A new socket has room for it.
-        ours.write_all(&Request::hello())?;
+        ours.write_all(&Request::hello(owner))?;
         ours.set_nonblocking(true)?;
         let socket = Apart::new(UnixStream::from_std(ours)?);
         let lock = match &program.lock {
@@ -92,7 +94,7 @@ impl Link {
             .stdout(lock)
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Self { child, socket, seq: 0, read: Vec::new(), group: None })
+        Ok(Self { child, owner, socket, seq: 0, read: Vec::new(), group: None })
     }
 
     pub(in crate::process) fn pid(&self) -> i32 {

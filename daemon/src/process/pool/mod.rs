@@ -7,7 +7,8 @@
 //!                          └─ dropped: closed ─▶ retired ─ it has ended what was below it ─▶ reaped
 //! ```
 //!
-//! One keeper has the processes of one call, so that the end of a hanging call never touches a server that an earlier
+//! A keeper has processes of one [`Owner`] for all its life, and is free for that owner alone. It has the processes of
+//! one call, so that the end of a hanging call never touches a server that an earlier
 //! call of the run has started. A descendant of a keeper belongs to the run that the keeper serves; below a keeper that
 //! serves none it has no rights ([`super::owner`]). The daemon is a subreaper and has no children but its keepers; any
 //! other child is a leftover of a killed keeper, and is ended.
@@ -38,6 +39,7 @@ use super::owner::own_mark::Standing;
 use super::owner::{self, Lineage, Machine, Untraced};
 use super::pool::connection::{Closed, KeeperProgram, Link};
 use super::supervisor::ENTER;
+use super::supervisor::protocol::{Owner, What};
 use super::timing::KILL_WAIT;
 use super::tree::Tree;
 use super::tree::kill::Found;
@@ -138,19 +140,21 @@ impl Keepers {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A keeper for a call of `run`.
-    pub(super) fn take(&self, run: RunId) -> io::Result<Link> {
+    /// A keeper for a process of `owner` that is started for `run`. A keeper that has had another owner is never used.
+    pub(super) fn take(&self, owner: Owner, run: RunId) -> io::Result<Link> {
+        let serves = owner.is_of_run().then_some(run);
         {
             let mut pool = self.pool();
             pool.reclaim(run);
-            if let Some(link) = pool.free.pop() {
-                pool.known.insert(link.pid(), Some(run));
+            if let Some(at) = pool.free.iter().rposition(|link| link.owner == owner) {
+                let link = pool.free.remove(at);
+                pool.known.insert(link.pid(), serves);
                 return Ok(link);
             }
         }
         let _gate = self.starting.read().unwrap_or_else(PoisonError::into_inner);
-        let link = Link::open(&self.program)?;
-        self.pool().known.insert(link.pid(), Some(run));
+        let link = Link::open(&self.program, owner)?;
+        self.pool().known.insert(link.pid(), serves);
         Ok(link)
     }
 
@@ -378,7 +382,7 @@ impl Pool {
         let mut still = Vec::with_capacity(parked.len());
         for mut one in parked {
             match one.link.try_next() {
-                Ok(Some(super::supervisor::protocol::What::Empty)) => self.free(one.link),
+                Ok(Some(What::Empty)) => self.free(one.link),
                 // Dead keepers are found by [`Self::mind`], or when the run is released.
                 _ => still.push(one),
             }

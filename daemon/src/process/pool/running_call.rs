@@ -74,7 +74,7 @@ impl Held {
         let mut tries = TRIES;
         loop {
             let group = keepers.group(run, launch.limits).await;
-            let mut link = keepers.take(run).map_err(SpawnError::of_means)?;
+            let mut link = keepers.take(launch.owner, run).map_err(SpawnError::of_means)?;
             let seq = link.next_seq();
             let frame = launch.frame(seq, terminal, group.as_ref(), time_limit);
             link.group = group.map(Box::new);

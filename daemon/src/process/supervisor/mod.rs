@@ -409,7 +409,11 @@ impl Keeper {
             let Some((length, request)) = request else { return self.daemon_is_gone() };
             self.read.drain(..length);
             match request {
-                Request::Hello { version } if version == VERSION && !self.greeted => self.greeted = true,
+                Request::Hello { version, owner } if version == VERSION && !self.greeted => {
+                    self.greeted = true;
+                    // Only for those who look at lists of processes.
+                    _ = owner.map(|owner| prctl::set_name(owner.name()));
+                }
                 // A daemon of another version does not use this keeper: it starts its own.
                 _ if !self.greeted => return self.daemon_is_gone(),
                 Request::Hello { .. } => return self.daemon_is_gone(),

@@ -13,7 +13,7 @@
 //! with an unknown binding field is refused. A plan of confinement will be such a field, so no keeper can start a
 //! command with less confinement than the daemon asked for. An end that reads nonsense treats the other end as gone.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
@@ -63,13 +63,48 @@ mod tag {
     pub(super) const FAILURE: u8 = 20;
     pub(super) const ERRNO: u8 = 21;
     pub(super) const UNKNOWN: u8 = 22;
+    pub(super) const OWNER: u8 = 23;
+}
+
+/// Whose processes a keeper has, for all its life. A keeper has no rights by it, and gives none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Calls of a run.
+    Run,
+    /// A server that calls of a run talk to.
+    Server,
+    /// A check of the harness on what a run has done.
+    Check,
+    /// A hook of the operator: it belongs to no run.
+    Hook,
+}
+
+impl Owner {
+    /// The owners, each at the place that is its number in a frame.
+    const ALL: [Self; 4] = [Self::Run, Self::Server, Self::Check, Self::Hook];
+
+    /// What the keeper calls itself in lists of processes.
+    pub(in crate::process) const fn name(self) -> &'static CStr {
+        match self {
+            Self::Run => c"keeper-run",
+            Self::Server => c"keeper-server",
+            Self::Check => c"keeper-check",
+            Self::Hook => c"keeper-hook",
+        }
+    }
+
+    /// Whether its processes have the rights of the run that they are started for.
+    pub(in crate::process) const fn is_of_run(self) -> bool {
+        !matches!(self, Self::Hook)
+    }
 }
 
 /// A request to a keeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) enum Request {
-    /// The first frame: the version that the daemon speaks.
-    Hello { version: u32 },
+    /// The first frame: the version that the daemon speaks, and whose processes the keeper is for. `None` where a
+    /// daemon of another version has not said it, or has named an owner that this keeper does not know.
+    Hello { version: u32, owner: Option<Owner> },
     /// Start a process.
     Start(Box<Start>),
     /// End all its descendants; without a grace period where `force`.
@@ -169,8 +204,11 @@ pub(in crate::process) struct Used {
 
 impl Request {
     /// The first frame of a connection.
-    pub(in crate::process) fn hello() -> Vec<u8> {
-        framed(HELLO, |frame| frame.put(tag::VERSION, VERSION.to_le_bytes()))
+    pub(in crate::process) fn hello(owner: Owner) -> Vec<u8> {
+        framed(HELLO, |frame| {
+            frame.put(tag::VERSION, VERSION.to_le_bytes());
+            frame.put(tag::OWNER, [owner as u8]);
+        })
     }
 
     /// The frame of a request to end.
@@ -183,14 +221,16 @@ impl Request {
         let (&kind, fields) = frame.split_first()?;
         match kind {
             HELLO => {
-                let mut version = None;
+                let (mut version, mut owner) = (None, None);
                 each_field(fields, |tag, value| {
-                    if tag == tag::VERSION {
-                        version = Some(u32::from_le_bytes(array(value)?));
+                    match tag {
+                        tag::VERSION => version = Some(u32::from_le_bytes(array(value)?)),
+                        tag::OWNER => owner = Owner::ALL.get(usize::from(array::<1>(value)?[0])).copied(),
+                        _ => {}
                     }
                     Some(())
                 })?;
-                Some(Self::Hello { version: version? })
+                Some(Self::Hello { version: version?, owner })
             }
             START => Start::decode(fields).map(|start| Self::Start(Box::new(start))),
             END => {
@@ -527,7 +567,10 @@ mod tests {
     fn each_end_understands_the_other() {
         let (bytes, expected) = a_start();
         assert_eq!(Request::decode(frame(&bytes)), Some(Request::Start(Box::new(expected))));
-        assert_eq!(Request::decode(frame(&Request::hello())), Some(Request::Hello { version: VERSION }));
+        for owner in Owner::ALL {
+            let hello = Request::decode(frame(&Request::hello(owner)));
+            assert_eq!(hello, Some(Request::Hello { version: VERSION, owner: Some(owner) }));
+        }
         assert_eq!(Request::decode(frame(&Request::end(true))), Some(Request::End { force: true }));
         assert_eq!(Request::decode(frame(&Request::end(false))), Some(Request::End { force: false }));
         for answer in answers() {
@@ -541,11 +584,21 @@ mod tests {
             let (bytes, expected) = a_start();
             let start = Request::decode(&with_field(&bytes, tag, value));
             assert_eq!(start, Some(Request::Start(Box::new(expected))));
-            let hello = Request::decode(&with_field(&Request::hello(), tag, value));
-            assert_eq!(hello, Some(Request::Hello { version: VERSION }));
+            let hello = Request::decode(&with_field(&Request::hello(Owner::Hook), tag, value));
+            assert_eq!(hello, Some(Request::Hello { version: VERSION, owner: Some(Owner::Hook) }));
             for answer in answers() {
                 assert_eq!(Answer::decode(&with_field(&answer.encode(), tag, value)), Some(answer));
             }
+        }
+    }
+
+    /// A daemon of the version before names no owner, one of a later version perhaps one that is new.
+    #[test]
+    fn a_hello_without_a_known_owner_is_a_hello() {
+        let before = framed(HELLO, |frame| frame.put(tag::VERSION, VERSION.to_le_bytes()));
+        let later = with_field(&before, tag::OWNER, &[200]);
+        for hello in [frame(&before), &later] {
+            assert_eq!(Request::decode(hello), Some(Request::Hello { version: VERSION, owner: None }));
         }
     }
 
