@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 // Pure: no clock, no I/O, no runtime.
+pub mod blob;
 pub mod config;
 pub mod fair_queue;
 pub mod lane;

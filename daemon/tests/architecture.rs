@@ -16,6 +16,7 @@ use source::{Import, Source};
 /// up, may import all. `world::api` is all that is seen of the world from above.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("refusal", &[]),
+    ("blob", &[]),
     ("prompt", &[]),
     ("feed", &[]),
     ("fair_queue", &[]),
@@ -30,10 +31,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &["timed_read"]),
     ("process", &["close_threads", "folders", "fd_passing"]),
     ("tools", OF_TOOLS),
-    ("world", &["tools", "lane", "prompt", "policy", "refusal", "sandbox", "config"]),
+    ("world", &["tools", "lane", "prompt", "policy", "refusal", "sandbox", "config", "blob"]),
     ("inference", &["tools", "prompt", "config", "process", "timed_read"]),
     ("inbox", &[API, "fair_queue"]),
-    ("journal", &[API, "prompt", "refusal", "config"]),
+    ("journal", &[API, "blob", "prompt", "refusal", "config"]),
     (
         "jobs",
         &[
@@ -54,6 +55,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "control",
         &[
             API,
+            "blob",
             "blocking",
             "close_threads",
             "fair_queue",
@@ -85,7 +87,7 @@ const OF_TOOLS: &[&str] = &[
 const TOP: &[&str] = &["driver", "lib", "main", "cli", "startup"];
 
 /// Pure modules: no I/O, no clock, no runtime.
-const PURE: &[&str] = &["tools", "fair_queue", "prompt", "lane", "policy", "refusal", "sandbox", "world"];
+const PURE: &[&str] = &["blob", "tools", "fair_queue", "prompt", "lane", "policy", "refusal", "sandbox", "world"];
 const IMPURE_PATHS: &[&str] = &[
     "tokio",
     "nix",

@@ -5,6 +5,7 @@
 //! programs can use all of it.
 #![forbid(unsafe_code)]
 
+pub mod blob;
 pub mod envelope;
 pub mod event;
 mod exact_size_list;

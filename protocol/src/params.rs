@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blob::BlobHash;
 use crate::event::Event;
 use crate::id::{CallId, EpochId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use crate::lane::LaneReport;
@@ -293,6 +294,30 @@ pub struct OutputReply {
     pub total: u64,
     /// Whether more can come.
     pub live: bool,
+}
+
+/// Parameters of `blob.get`. Since protocol 1.4.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BlobParams {
+    /// The SHA-256 of the text, by which events name it.
+    pub hash: BlobHash,
+    /// First byte of the part that is wanted.
+    #[serde(default)]
+    pub offset: u64,
+}
+
+/// Reply to `blob.get`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Blob {
+    /// Where the part begins: at the wanted byte, or at the first one of the character that this byte is in.
+    pub offset: u64,
+    /// A part of the text: the rest of it, or as much as fits into a reply.
+    pub text: String,
+    /// Bytes of the whole text.
+    pub total: u64,
 }
 
 mod base64_bytes {

@@ -67,6 +67,8 @@ reasons! {
     UnknownInteraction,
     /// The run has no such call.
     UnknownCall,
+    /// There is no text with this hash, or no event that the caller may see names it.
+    UnknownText,
     /// There is no such lane.
     UnknownLane,
     /// There is no such relief, or it has ended.

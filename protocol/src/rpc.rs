@@ -430,6 +430,7 @@ methods! {
     "run.message" RunMessage(MessageParams) -> Submitted, "Tells a run something; a finished one goes on as a new run.";
     "run.export" RunExport(ExportParams) -> Exported, "Everything that happened to a run.";
     "run.prune" RunPrune(PruneParams) -> Changed, "Removes finished runs for good.";
+    "blob.get" BlobGet(BlobParams) -> Blob, "A long text that events name by its hash, by range.";
     "interaction.list" InteractionList(InteractionListParams) -> Interactions, "Open interactions, oldest first.";
     "interaction.answer" InteractionAnswer(AnswerParams) -> Answered, "Settles one; the first answer wins.";
     "lane.list" LaneList(Empty) -> Lanes, "Every lane's report.";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blob::BlobHash;
 use crate::folder::FolderId;
 use crate::script::Script;
 use crate::time::{Span, Timestamp};
@@ -18,6 +19,10 @@ pub struct RunSpec {
     /// The task. May be missing with a script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Arc<str>>,
+    /// The name of the prompt in the store of texts, for `blob.get`, if it is long. Events have this name in place of
+    /// the prompt. The daemon makes it; in a submit it is ignored. Since protocol 1.4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_blob: Option<Box<BlobHash>>,
     /// A name, unique among live runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
@@ -40,6 +45,10 @@ pub struct RunSpec {
     /// A script for the scripted provider. With it, no prompt is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Arc<Script>>,
+    /// The name of the script, as JSON, in the store of texts, if it is long. The same holds for it as for
+    /// `prompt_blob`. Since protocol 1.4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_blob: Option<Box<BlobHash>>,
     /// Directory in which calls start; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Arc<str>>,
@@ -75,6 +84,8 @@ impl RunSpec {
         let pairs = self.env.iter().chain(&self.labels).map(|(name, value)| name.len() + value.len() + 96);
         let tools = self.tools.iter().flat_map(|tools| tools.iter()).map(|tool| tool.len() + 32);
         let script = self.script.as_ref().map_or(0, |script| script.approximate_bytes());
+        let names = [&self.prompt_blob, &self.script_blob].into_iter().flatten().map(|_| size_of::<BlobHash>());
+        let texts = texts + names.sum::<usize>();
         size_of::<Self>() + texts + pairs.chain(tools).sum::<usize>() + script
     }
 

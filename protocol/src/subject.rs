@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blob::BlobHash;
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 
 macro_rules! subjects {
@@ -65,6 +66,8 @@ subjects! {
     Interaction(InteractionId),
     /// A call, by its id.
     Call(CallId),
+    /// A long text, by its hash.
+    Text(BlobHash),
     /// An event, by its number.
     Event(Seq),
     /// A lane, by its name.
@@ -118,9 +121,10 @@ mod tests {
     #[test]
     fn every_subject_comes_back_from_its_kind_and_text() {
         for &kind in KINDS {
-            let found = ["00000000000d7", "17", "a, b"].iter().find_map(|text| {
+            let hash = "0d".repeat(32);
+            let found = ["00000000000d7", "17", &hash, "a, b"].into_iter().find_map(|text| {
                 let subject = Subject::read(kind, text)?;
-                (subject.text() == *text).then_some(subject)
+                (subject.text() == text).then_some(subject)
             });
             assert_eq!(found.unwrap().kind(), kind);
             let written = serde_json::to_value(kind).unwrap();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use harness_protocol::blob::BlobHash;
 use harness_protocol::event::*;
 use harness_protocol::folder::{BootId, FolderId};
 use harness_protocol::id::*;
@@ -42,6 +43,8 @@ fn spec() -> Arc<RunSpec> {
         Script { turns: vec![turn], scripts: BTreeMap::from([("helper".to_owned(), Arc::new(Script::default()))]) };
     Arc::new(RunSpec {
         prompt: Some("do it".into()),
+        prompt_blob: Some(Box::new(BlobHash::new([9; 32]))),
+        script_blob: Some(Box::new(BlobHash::new([0xa0; 32]))),
         name: Some("nightly".into()),
         labels: BTreeMap::from([("team".to_owned(), "red".to_owned())]),
         share: Some("batch".into()),
@@ -136,15 +139,19 @@ fn events() -> Vec<EventBody> {
             spec: spec(),
             earlier: [Entry::User { text: "before".into() }].into(),
         },
-        EventBody::ToolsDefined {
-            tools: vec![ToolDefinition {
-                name: "shell".into(),
-                description: "Executes.".into(),
-                parameters: r#"{"type":"object"}"#.into(),
-                kind: CallKind::ParallelJob,
-            }],
+        EventBody::RunPrepared {
+            definitions: Some(
+                [ToolDefinition {
+                    name: "shell".into(),
+                    description: "Executes.".into(),
+                    parameters: r#"{"type":"object"}"#.into(),
+                    kind: CallKind::ParallelJob,
+                }]
+                .into(),
+            ),
+            definitions_blob: None,
         },
-        EventBody::RunPrepared { tools: Seq(7) },
+        EventBody::RunPrepared { definitions: None, definitions_blob: Some(Box::new(BlobHash::new([7; 32]))) },
         EventBody::StepBegun { step: 1, provider: None, reserve: None },
         EventBody::StepBegun {
             step: 1,
@@ -423,6 +430,7 @@ fn every_method_reads_the_parameters_that_its_clients_write() {
         ("run.message", r#"{"run":"x","text":"and?"}"#),
         ("run.export", r#"{"run":"@last","limit":10,"cursor":5}"#),
         ("run.prune", r#"{"select":{"states":["failed"]},"older_than_seconds":86400,"keep":10,"dry_run":true}"#),
+        ("blob.get", r#"{"hash":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","offset":10}"#),
         ("interaction.list", "{}"),
         ("interaction.answer", r#"{"interaction":"x","answer":"this"}"#),
         ("lane.list", "{}"),

@@ -131,6 +131,7 @@ fn no_way_of_asking_from_inside_a_run_gives_an_operators_rights() {
             "the output of another's",
             call("run.output", &json!({"run": stranger, "call": "0000000000000", "stream": "stdout", "offset": 0})),
         ),
+        ("a text of another's", call("blob.get", &json!({"hash": "ab".repeat(32)}))),
         ("list another's tree", call("run.list", &json!({"root": stranger}))),
         ("events of another's", call("event.subscribe", &json!({"run": stranger}))),
         ("the lanes", call("lane.list", &json!({}))),

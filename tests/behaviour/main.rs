@@ -37,6 +37,7 @@ mod lane;
 mod large_runs;
 mod large_scripts;
 mod log_files;
+mod long_texts;
 mod lost_journals;
 mod many_at_once;
 mod model_servers;

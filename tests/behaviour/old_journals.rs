@@ -11,7 +11,7 @@ use harness_tests::{Daemon, Place, Script, Value, eventually, json, says, turn};
 use rusqlite::Connection;
 
 /// Versions that have a file.
-const VERSIONS: [&str; 2] = ["v1", "v2"];
+const VERSIONS: [&str; 3] = ["v1", "v2", "v3"];
 /// The latest of these.
 const LATEST: &str = VERSIONS[VERSIONS.len() - 1];
 /// What a file may take in the repository.
@@ -170,7 +170,8 @@ fn make_a_journal() {
     let pruned = ended(submit(&says("nobody needs this"), json!({})));
     let steps =
         turn("Look.").shell("seq 3; echo bad >&2; exit 3").turn("Again.").shell("echo ${n}").capture("n", r"^(\d)$");
-    let first = ended(submit(&steps.turn("it is ${n}"), json!({"prompt": "count", "labels": {"team": "b"}})));
+    let long = json!({"prompt": "count, and count again, ".repeat(200), "labels": {"team": "b"}});
+    let first = ended(submit(&steps.turn("it is ${n}"), long));
     ended(submit(&turn("").shell("true").turn("never").expect("not there"), json!({"name": "wrong"})));
     ended(submit(&turn("").call("shell", json!({"command": "sleep 60", "timeout": 0.1})).turn("in time"), json!({})));
     ended(submit(&turn("").ask("may I?").turn("went without"), json!({"on_interaction": "deny"})));

@@ -153,6 +153,8 @@ fn names_that_mean_nothing_or_much(daemon: &Daemon, seen: &mut Seen) {
     let call = "0000000000000";
     let output = json!({"run": run.id, "call": call, "stream": "stdout", "offset": 0});
     seen.ask(daemon, "run.output", output, "unknown-call", Some(("call", call)));
+    let hash = "ab".repeat(32);
+    seen.ask(daemon, "blob.get", json!({"hash": hash}), "unknown-text", Some(("text", &hash)));
     seen.ask(daemon, "provider.check", json!({"provider": "p"}), "unknown-provider", Some(("provider", "p")));
     // Of seventeen ids two begin with the same of sixteen characters.
     let firsts: Vec<String> = daemon.submit_many(17, &says("x")).iter().map(|run| run.id[..1].to_owned()).collect();

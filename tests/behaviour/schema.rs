@@ -42,7 +42,9 @@ fn every_reply_and_every_event_of_a_live_daemon_is_as_described() {
     ask("run.show", json!({"run": run.id, "transcript": true, "limit": 2}));
     ask("run.list", json!({"select": {"labels": {"a": "b"}}, "limit": 1}));
     ask("run.output", json!({"run": run.id, "call": call, "stream": "stdout", "offset": -2}));
-    ask("run.export", json!({"run": run.id}));
+    let exported = ask("run.export", json!({"run": run.id}));
+    let prepared = exported["events"].as_array().unwrap().iter().find(|event| event["kind"] == "run-prepared").unwrap();
+    ask("blob.get", json!({"hash": prepared["definitions_blob"], "offset": 7}));
     ask("run.cancel", json!({"select": {"runs": [run.id]}, "force": true}));
     ask("run.retry", json!({"run": run.id}));
     ask("run.message", json!({"run": run.id, "text": "more"}));

@@ -74,8 +74,8 @@ impl Schemas {
                     return Err(format!("{at}: {value} > {rule}"));
                 }
                 "type" | "const" | "enum" | "minimum" | "maximum" => {}
-                // Of patterns there are those of ids only.
-                "pattern" if value.as_str().is_none_or(|text| text.len() == 13) => {}
+                // Of patterns there are those of ids and of hashes only, told apart by their length.
+                "pattern" if value.as_str().is_none_or(|text| text.len() == length(rule)) => {}
                 "pattern" => return Err(format!("{at}: {value} does not match {rule}")),
                 "minItems" | "maxItems" => {
                     let items = value.as_array().map_or(0, Vec::len) as u64;
@@ -150,4 +150,10 @@ fn is_of(rule: &Value, value: &Value) -> bool {
         _ => false,
     };
     rule.as_array().map_or_else(|| is(rule), |words| words.iter().any(is))
+}
+
+/// Length of the texts that a pattern describes.
+fn length(pattern: &Value) -> usize {
+    let is_of_a_hash = pattern.as_str().is_some_and(|pattern| pattern.contains("{64}"));
+    if is_of_a_hash { 64 } else { 13 }
 }

@@ -23,6 +23,7 @@ use crate::output::{Out, Tagged, note};
 use crate::progress::ask_inline::Asker;
 use crate::progress::end_of_run::{end, write_answer};
 use crate::progress::line_writer::Sink;
+use crate::progress::long_prompt;
 use crate::render::follow::{Ended, Follower};
 use crate::render::result_line::Outcome;
 use crate::select::tag;
@@ -317,6 +318,15 @@ impl<'a> Watch<'a> {
 fn shown(ctx: &mut Ctx, followed: &mut Followed, notes: bool, note: &Note) -> Result<Option<Ended>, Failure> {
     let Ctx { session, out, .. } = ctx;
     let run = followed.id.to_string();
+    let mut event = None;
+    if let Note::Event(raw) = note {
+        // Kinds of events that this program does not know are skipped.
+        let Some(mut known) = raw.event() else { return Ok(None) };
+        if followed.follower.shows_prompts() {
+            long_prompt::attach(session, &mut known);
+        }
+        event = Some(known);
+    }
     let mut fetch = |call, stream, from| fetch(session, &run, call, stream, from);
     let follower = &mut followed.follower;
     let (mut tagged_out, mut tagged_notes);
@@ -334,17 +344,13 @@ fn shown(ctx: &mut Ctx, followed: &mut Followed, notes: bool, note: &Note) -> Re
             (&mut tagged_out, &mut tagged_notes)
         }
     };
-    match note {
-        Note::Event(event) => {
-            // Kinds of events that this program does not know are skipped.
-            let Some(event) = event.event() else { return Ok(None) };
-            Ok(follower.event(out, notes, &event, &mut fetch)?)
-        }
-        Note::Delta(delta) => {
+    match (note, event) {
+        (_, Some(event)) => Ok(follower.event(out, notes, &event, &mut fetch)?),
+        (Note::Delta(delta), None) => {
             follower.delta(out, delta, &mut fetch)?;
             Ok(None)
         }
-        Note::Gap(_) => Ok(None),
+        (Note::Event(_) | Note::Gap(_), None) => Ok(None),
     }
 }
 

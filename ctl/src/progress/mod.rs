@@ -6,5 +6,6 @@ pub(crate) mod ask_inline;
 pub(crate) mod end_of_run;
 pub(crate) mod follow_one;
 pub(crate) mod line_writer;
+mod long_prompt;
 pub(crate) mod wait_for_state;
 pub(crate) mod wait_many;

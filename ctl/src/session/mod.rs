@@ -34,6 +34,7 @@ const READS: &[&str] = &[
     "run.wait",
     "run.output",
     "run.export",
+    "blob.get",
     "interaction.list",
     "lane.list",
     "event.subscribe",

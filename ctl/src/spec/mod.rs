@@ -40,7 +40,6 @@ fn with_workdir(args: &SubmitArgs) -> Result<(RunSpec, OwnedFd), Failure> {
     let script = args.script.as_deref().map(script::read).transpose()?;
     let settings = &args.settings;
     let spec = RunSpec {
-        prompt: None,
         name: settings.name.as_deref().map(Arc::from),
         labels: args.labels.iter().cloned().collect(),
         share: settings.share.as_deref().map(Arc::from),
@@ -53,7 +52,7 @@ fn with_workdir(args: &SubmitArgs) -> Result<(RunSpec, OwnedFd), Failure> {
         env: env::collect(&settings.env, &settings.env_file, &env::here)?,
         limits: limits(settings),
         on_interaction: settings.on_interaction.map_or_else(on_interaction, Into::into),
-        tools: None,
+        ..RunSpec::default()
     };
     Ok((spec, workdir.folder))
 }

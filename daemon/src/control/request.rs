@@ -3,8 +3,8 @@
 use harness_protocol::event::Gap;
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
-    BackupParams, DrainParams, ExportParams, InteractionListParams, ListParams, OutputParams, PruneParams, RequestId,
-    Response, RpcError, Selector, ShowParams, SubscribeParams, Unchanged, WaitParams,
+    BackupParams, BlobParams, DrainParams, ExportParams, InteractionListParams, ListParams, OutputParams, PruneParams,
+    RequestId, Response, RpcError, Selector, ShowParams, SubscribeParams, Unchanged, WaitParams,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -172,6 +172,8 @@ pub enum Read {
     Show(ShowParams),
     /// A page of all events of one run.
     Export(ExportParams),
+    /// A part of a long text that events name.
+    Blob(BlobParams),
     /// Interactions that wait for an answer.
     Interactions(InteractionListParams),
     /// The reports of all lanes.

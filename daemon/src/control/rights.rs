@@ -89,6 +89,7 @@ pub const RIGHTS: &[(&str, Right, Right, Right)] = &[
     ("run.message", Yes, No, No),
     ("run.export", Yes, OwnTree, No),
     ("run.prune", Yes, No, No),
+    ("blob.get", Yes, OwnTree, No),
     ("interaction.list", Yes, No, No),
     ("interaction.answer", Yes, No, No),
     ("lane.list", Yes, No, No),
@@ -246,7 +247,7 @@ mod tests {
     fn a_run_changes_nothing_but_by_submitting_children() {
         let reads = ["list", "show", "wait", "output", "export"].map(|read| format!("run.{read}"));
         for method in METHODS {
-            let own = ["run.submit", "event.subscribe", "event.unsubscribe"].contains(method)
+            let own = ["run.submit", "blob.get", "event.subscribe", "event.unsubscribe"].contains(method)
                 || reads.iter().any(|read| read == method);
             let expected = match (own, *method) {
                 (true, _) => OwnTree,

@@ -21,6 +21,7 @@ use tokio::task::yield_now;
 
 use super::outgoing::{Outgoing, ROOM, encoded};
 use super::request::Follow;
+use crate::blob;
 use crate::blocking::Blocking;
 use crate::fair_queue::Party;
 use crate::feed::{Feed, Tail};
@@ -327,7 +328,7 @@ impl<'o> Sink<'o> {
         large: &mut Option<OwnedSemaphorePermit>,
     ) -> Option<bool> {
         let seq = event.seq;
-        let event = without_values(event);
+        let event = shown(event);
         match self.try_frame(&Framed::new(&Notification::Event { subscription, event }), large).await {
             Sent::Lives(lives) => Some(lives),
             Sent::NoPlace => None,
@@ -398,6 +399,14 @@ impl Follow {
 
     fn wants_delta(&self, delta: &Delta) -> bool {
         self.runs.as_ref().is_none_or(|runs| runs.contains(&delta.run))
+    }
+}
+
+/// An event as subscribers get it: with the names of long texts in their place.
+fn shown(event: Arc<Event>) -> Arc<Event> {
+    match blob::named_form(&event.body) {
+        Some(body) => without_values(Arc::new(Event { body, ..Event::clone(&event) })),
+        None => without_values(event),
     }
 }
 

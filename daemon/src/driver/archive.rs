@@ -11,7 +11,8 @@ use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::json_size::value_bytes;
 use harness_protocol::rpc::{
-    ExportParams, Exported, ListParams, RunPage, Selector, Shown, Unchanged, UnchangedReason, WaitReply,
+    Blob, BlobParams, ExportParams, Exported, ListParams, RunPage, Selector, Shown, Unchanged, UnchangedReason,
+    WaitReply,
 };
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
@@ -33,6 +34,8 @@ use crate::world::{Engine, Folded};
 
 /// Most events in one reply of an export.
 const EXPORTED: usize = 2_000;
+/// Bytes of a text that one reply has. As JSON each may take six.
+const BLOB_PART: usize = 1024 * 1024;
 /// Bytes of the largest event that fits into an answer beside the view of its run.
 const MOST_EVENT: usize = REPLY_BYTES - 512 * 1024;
 
@@ -240,6 +243,15 @@ impl Archive {
         Ok(Box::new(Finished { parent, ..finished }))
     }
 
+    /// A part of a text, if runs name it: runs of the tree below `top` where there is one.
+    pub(super) fn blob(&self, params: &BlobParams, top: Option<RunId>) -> Result<Blob, Refusal> {
+        let text = self.history.text(params.hash, top)?.ok_or(NameRefusal::NoText { hash: params.hash })?;
+        let wanted = usize::try_from(params.offset).unwrap_or(usize::MAX).min(text.len());
+        let from = text.floor_char_boundary(wanted);
+        let to = text.floor_char_boundary(from.saturating_add(BLOB_PART).min(text.len()));
+        Ok(Blob { offset: from as u64, text: text[from..to].to_owned(), total: text.len() as u64 })
+    }
+
     /// A page of all events of a run.
     pub(super) fn export(&self, params: &ExportParams, run: RunId, view: Option<RunView>) -> Result<Exported, Refusal> {
         let view = match view {
@@ -249,6 +261,8 @@ impl Archive {
         let after = params.cursor.unwrap_or(Seq(0));
         let limit = params.limit.map_or(EXPORTED, |limit| (limit as usize).clamp(1, EXPORTED));
         let (records, end) = self.history.after(after, Some(run), limit, PAGE_BYTES)?;
+        // An export goes elsewhere, where there is no store of texts.
+        let records = self.history.with_texts(records)?;
         let mut page = Exported { run: view, events: Vec::new(), cursor: None, left_out: Vec::new() };
         let (mut bytes, mut all) = (0, true);
         for record in records {

@@ -134,6 +134,16 @@ impl View<'_> {
                 }),
                 Err(error) => responder.send::<()>(Err(error)),
             },
+            Read::Blob(params) => {
+                // A run that has left has no tree to look at any more.
+                let top = self.caller.run.map(|own| self.engine.root_of(own).ok_or_else(forbidden)).transpose();
+                match top {
+                    Ok(top) => self.read_journal(responder, move |archive, responder| {
+                        responder.send(archive.blob(&params, top));
+                    }),
+                    Err(error) => responder.send::<()>(Err(error)),
+                }
+            }
             Read::Interactions(params) => responder.send(Ok(self.engine.interactions(params))),
             Read::Lanes => {
                 let mut lanes = self.engine.lanes(now);

@@ -16,7 +16,7 @@ use rusqlite::{Connection, OpenFlags, params};
 
 use super::identity::free_name;
 use super::schema::{self, OpenError};
-use super::{FILE, disk, epochs};
+use super::{FILE, content, disk, epochs};
 
 /// Bytes that a check leaves free, so that it does not cause a hold of the daemon that serves meanwhile.
 const SPARE: u64 = 16 << 20;
@@ -91,13 +91,16 @@ pub struct PutBack {
     pub before: Option<PathBuf>,
 }
 
-/// Copies the journal `db` into the new file `to`, as a backup.
+/// Copies the journal `db` of a state directory into the new file `to`, as a backup. All texts are in that file: it
+/// needs no other one.
 ///
 /// # Errors
 /// If the copy is not complete.
-pub(super) fn copy_as_backup(db: &Connection, to: &Path) -> Result<(), rusqlite::Error> {
+pub(super) fn copy_as_backup(db: &Connection, to: &Path, state_dir: &Path) -> Result<(), rusqlite::Error> {
     db.execute("VACUUM INTO ?1", params![to.to_string_lossy()])?;
-    number_as_backup(&Connection::open(to)?)
+    let copy = Connection::open(to)?;
+    content::take_in(&copy, &state_dir.join(FILE))?;
+    number_as_backup(&copy)
 }
 
 fn number_as_backup(db: &Connection) -> Result<(), rusqlite::Error> {

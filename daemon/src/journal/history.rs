@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use harness_protocol::blob::BlobHash;
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{IdPrefix, RunId, Seq};
 use harness_protocol::rpc::Selector;
@@ -17,6 +18,7 @@ use harness_protocol::time::Timestamp;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 
+use super::content::{self, Files, Texts};
 use super::record::{self, COLUMNS};
 use super::writer::reason;
 use super::{Record, backup, damage};
@@ -108,9 +110,44 @@ impl History {
         })
     }
 
-    /// All records of a run.
+    /// All records of a run, with the texts that they name.
     pub fn of(&self, run: RunId) -> Result<Vec<Record>, JournalRefusal> {
-        self.after(Seq(0), Some(run), usize::MAX, usize::MAX).map(|(records, _)| records)
+        self.with_texts(self.after(Seq(0), Some(run), usize::MAX, usize::MAX)?.0)
+    }
+
+    /// These records with the texts that they name.
+    pub fn with_texts(&self, records: Vec<Record>) -> Result<Vec<Record>, JournalRefusal> {
+        let Some(inner) = &self.inner else { return Ok(records) };
+        let mut texts = Texts::beside(&inner.path);
+        self.read(|db| Ok(records.into_iter().map(|record| texts.attach(db, record)).collect()))
+    }
+
+    /// A text by its name, if runs name it: runs of the tree below `top` where there is one.
+    ///
+    /// # Errors
+    /// Also where the text is missing or damaged.
+    pub fn text(&self, hash: BlobHash, top: Option<RunId>) -> Result<Option<String>, JournalRefusal> {
+        let Some(inner) = &self.inner else { return Ok(None) };
+        let files = Files::beside(&inner.path);
+        let found = self.read(|db| {
+            let sql = "SELECT number FROM blob WHERE hash = ?1";
+            let number =
+                db.prepare_cached(sql)?.query_row([hash.to_string()], |row| row.get::<_, i64>(0)).optional()?;
+            let Some(number) = number else { return Ok(None) };
+            if let Some(top) = top {
+                let sql = "SELECT EXISTS (SELECT 1 FROM run WHERE id = ?1 AND instr(' ' || blobs || ' ', ?2) > 0)
+                    OR EXISTS (SELECT 1 FROM run WHERE root = ?1 AND parent IS NOT NULL
+                        AND instr(' ' || blobs || ' ', ?2) > 0)";
+                let is_named: bool = db
+                    .prepare_cached(sql)?
+                    .query_row(params![top.to_string(), format!(" {number} ")], |row| row.get(0))?;
+                if !is_named {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(content::read(db, &files, hash)))
+        })?;
+        found.transpose().map_err(|why| JournalRefusal::Text { hash, why })
     }
 
     /// The run that an operator means by id, unique prefix, name or `@last`, whether it has left the world or not.
@@ -361,7 +398,7 @@ impl History {
         let backup = backup::Unnamed::new(to, with_outputs).map_err(refused)?;
         let state_dir = self.inner.as_ref().and_then(|inner| inner.path.parent()).unwrap_or(Path::new("/"));
         let draft = backup.draft(state_dir).map_err(refused)?;
-        self.read(|db| backup::copy_as_backup(db, &draft.path))?;
+        self.read(|db| backup::copy_as_backup(db, &draft.path, state_dir))?;
         let bytes = backup.take(&draft).map_err(refused)?;
         drop(draft);
         // Outputs are copied after the journal: they have all that the journal refers to, but for runs pruned

@@ -10,6 +10,7 @@
 //! driver does), and must not show anything.
 
 pub mod backup;
+pub mod content;
 pub mod damage;
 pub mod disk;
 pub mod epochs;

@@ -13,6 +13,8 @@ use harness_protocol::time::Timestamp;
 use rusqlite::{CachedStatement, Row, params};
 use serde_json::{Map, Value, json};
 
+use crate::blob;
+
 pub(super) const INSERT: &str = "INSERT INTO event (seq, at, kind, version, run, via, uid, by_run, body)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 /// The columns, in the order in which `Record::read` wants them.
@@ -73,7 +75,11 @@ pub(super) fn insert(
 ) -> Result<(), rusqlite::Error> {
     body.clear();
     let bad = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
-    serde_json::to_writer(&mut *body, &event.body).map_err(bad)?;
+    match blob::named_form(&event.body) {
+        Some(named) => serde_json::to_writer(&mut *body, &named),
+        None => serde_json::to_writer(&mut *body, &event.body),
+    }
+    .map_err(bad)?;
     if let Some(nth) = nth
         && body.pop() == Some(b'}')
     {

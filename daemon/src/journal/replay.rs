@@ -12,6 +12,7 @@ use harness_protocol::id::Seq;
 use rusqlite::{Connection, OpenFlags};
 
 use super::Record;
+use super::content::Texts;
 use super::epochs::{self, Epoch};
 use super::identity::Instance;
 use super::record::{COLUMNS, time};
@@ -127,6 +128,8 @@ impl Iterator for Replay {
 
 /// Hands over records in batches.
 struct Hand<'t> {
+    db: &'t Connection,
+    texts: Texts,
     to: &'t SyncSender<Result<Vec<Row>, OpenError>>,
     batch: Vec<Row>,
 }
@@ -135,6 +138,7 @@ impl Hand<'_> {
     /// Adds a row to the batch, and sends the batch when it is full. Returns whether the receiver still exists.
     fn over(&mut self, row: &rusqlite::Row<'_>) -> Result<bool, rusqlite::Error> {
         let (record, nth) = Record::read_with_nth(row)?;
+        let record = self.texts.attach(self.db, record);
         self.batch.push(Row { record, nth });
         Ok(self.batch.len() < BATCH || self.rest())
     }
@@ -148,7 +152,7 @@ fn read(path: &Path, to: &SyncSender<Result<Vec<Row>, OpenError>>) -> Result<(),
     let failed = |error| OpenError::of(path, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(failed)?;
-    let mut hand = Hand { to, batch: Vec::with_capacity(BATCH) };
+    let mut hand = Hand { db: &db, texts: Texts::beside(path), to, batch: Vec::with_capacity(BATCH) };
     let all_here = if has_archived(&db).map_err(failed)? {
         read_live(&db, &mut hand).map_err(failed)?
     } else {

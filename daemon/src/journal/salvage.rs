@@ -13,7 +13,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
 
 use super::schema::{self, Fresh, OpenError};
-use super::{Record, made_inside_run, record, writer};
+use super::{Record, content, made_inside_run, record, writer};
 
 /// Name of the new journal in its hidden directory, until it is complete, and of the copy of the old journal there.
 const NEW: &str = "journal";
@@ -130,7 +130,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     }
     let key = super::fresh_key().map_err(|error| OpenError::Io { path: to.to_owned(), why: error.to_string() })?;
     let mut new = schema::open(&place.path().join(NEW), false, || Ok(Fresh { id_key: key }))?.db;
-    let saved = copy(&old, &mut new).and_then(|saved| {
+    let saved = copy(&old, &mut new, from).and_then(|saved| {
         if made_inside_run::is_noted(&old) {
             made_inside_run::note_inside(&new)?;
         }
@@ -193,17 +193,21 @@ fn believed(from: &Path) -> Result<Trusted, SalvageError> {
     Ok(found)
 }
 
-fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Error> {
+fn copy(old: &Connection, new: &mut Connection, from: &Path) -> Result<Salvaged, rusqlite::Error> {
     let mut saved = Salvaged::default();
     let transaction = new.transaction()?;
     // Runs first: the data from events is used only for runs that are missing in the table.
     let runs =
         "number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, state, ended_at, archived";
     copy_table(old, &transaction, ("run", "number", runs), &mut saved.holes)?;
+    copy_table(old, &transaction, ("blob", "number", "number, hash, bytes, uses, body"), &mut saved.holes)?;
+    content::take_in(&transaction, from)?;
     copy_table(old, &transaction, ("listing", "number", "number, view"), &mut saved.holes)?;
     saved.events = copy_table(old, &transaction, ("event", "seq", record::COLUMNS), &mut saved.holes)?;
     copy_table(old, &transaction, ("epoch", "first_seq", "first_seq, id, begun_at, reason"), &mut saved.holes)?;
     note_missing_runs(&transaction)?;
+    // Which runs name a text is known by their events.
+    content::count_again(&transaction)?;
     // The listing of a run that has left the world may be lost. It is made again from the run's events.
     transaction.execute_batch(
         "UPDATE run SET archived = (EXISTS (SELECT 1 FROM listing WHERE listing.number = run.number));
@@ -234,7 +238,7 @@ fn note_missing_runs(new: &Transaction<'_>) -> Result<(), rusqlite::Error> {
             events.push(event);
         }
     }
-    events.iter().try_for_each(|event| writer::follow(new, event))
+    events.iter().try_for_each(|event| writer::follow(new, event, None))
 }
 
 /// Copies the readable rows of a table. Returns their number.

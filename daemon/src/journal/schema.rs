@@ -17,18 +17,28 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
 /// Version of the schema, in `user_version`.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// "hrns" in the header of the file, by which programs such as `file` recognise it.
 const APPLICATION_ID: u32 = 0x6872_6E73;
 const FIRST: &str = include_str!("schema.sql");
 /// The n-th statement upgrades a file from version n + 1 to version n + 2.
-const MIGRATIONS: &[&str] = &["ALTER TABLE daemon ADD COLUMN instance INTEGER NOT NULL DEFAULT 0;
+const MIGRATIONS: &[&str] = &[
+    "ALTER TABLE daemon ADD COLUMN instance INTEGER NOT NULL DEFAULT 0;
      CREATE TABLE epoch (
          first_seq INTEGER PRIMARY KEY,
          id        TEXT NOT NULL,
          begun_at  INTEGER NOT NULL,
          reason    TEXT NOT NULL
-     ) STRICT"];
+     ) STRICT",
+    "CREATE TABLE blob (
+         number INTEGER PRIMARY KEY,
+         hash   TEXT NOT NULL UNIQUE,
+         bytes  INTEGER NOT NULL,
+         uses   INTEGER NOT NULL,
+         body   TEXT
+     ) STRICT;
+     ALTER TABLE run ADD COLUMN blobs TEXT",
+];
 /// Endings of the names of files that SQLite takes for a part of a database: the write-ahead log, its index, and the
 /// rollback journal. The last has the old pages of a transaction. SQLite writes these back when it opens a file with
 /// that name, whatever that file is.
@@ -472,14 +482,14 @@ mod tests {
         let db = open(&path, false, fresh).unwrap().db;
         db.execute("UPDATE daemon SET calls = 5", []).unwrap();
         drop(db);
-        let steps = [MIGRATIONS[0], "ALTER TABLE daemon ADD COLUMN extra INTEGER NOT NULL DEFAULT 9"];
+        let steps = [MIGRATIONS[0], MIGRATIONS[1], "ALTER TABLE daemon ADD COLUMN extra INTEGER NOT NULL DEFAULT 9"];
         let db = open_with(&path, fresh, FIRST, &steps).unwrap().db;
         let row = db.query_row("SELECT calls, extra FROM daemon", [], |r| Ok((r.get(0)?, r.get(1)?))).unwrap();
         assert_eq!(row, (5i64, 9i64));
         drop(db);
-        let copy = dir.path().join("harness.v2.db");
-        assert_eq!(version(&copy, 2).unwrap(), Some(2));
-        assert_eq!(version(&path, 3).unwrap(), Some(3));
+        let copy = dir.path().join("harness.v3.db");
+        assert_eq!(version(&copy, 3).unwrap(), Some(3));
+        assert_eq!(version(&path, 4).unwrap(), Some(4));
         drop(open(&copy, false, fresh).unwrap());
     }
 
@@ -488,7 +498,13 @@ mod tests {
         let (_dir, path) = dir();
         drop(open(&path, false, fresh).unwrap());
         assert!(
-            open_with(&path, fresh, FIRST, &[MIGRATIONS[0], "CREATE TABLE more (a INTEGER) STRICT; nonsense"]).is_err()
+            open_with(
+                &path,
+                fresh,
+                FIRST,
+                &[MIGRATIONS[0], MIGRATIONS[1], "CREATE TABLE more (a INTEGER) STRICT; nonsense"]
+            )
+            .is_err()
         );
         let db = open(&path, false, fresh).unwrap().db;
         let tables: u32 =

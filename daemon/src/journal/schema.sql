@@ -1,4 +1,4 @@
--- Version 2. What is here may be read with any sqlite3 while the daemon runs; the daemon alone writes.
+-- Version 3. What is here may be read with any sqlite3 while the daemon runs; the daemon alone writes.
 --
 -- Times are microseconds since 1970 (UTC); ids are text, as everywhere.
 
@@ -48,13 +48,24 @@ CREATE TABLE run (
     submitted_at    INTEGER NOT NULL,
     state           TEXT,
     ended_at        INTEGER,
-    archived        INTEGER NOT NULL DEFAULT 0
+    archived        INTEGER NOT NULL DEFAULT 0,
+    blobs           TEXT -- numbers of the texts that its events name, with a space between them
 ) STRICT;
 CREATE INDEX run_by_end ON run (ended_at, number) WHERE state IS NOT NULL;
 CREATE INDEX run_by_name ON run (name) WHERE name IS NOT NULL;
 CREATE INDEX run_by_key ON run (idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX run_live ON run (number) WHERE archived = 0;
 CREATE INDEX run_by_root ON run (root) WHERE parent IS NOT NULL;
+
+-- Long texts, each once: events name them by their SHA-256 (`prompt_blob` and so on). A text above 256 KiB is not here
+-- but in the file `blobs/HASH` beside the journal. A text goes with the last run that names it.
+CREATE TABLE blob (
+    number INTEGER PRIMARY KEY,
+    hash   TEXT NOT NULL UNIQUE,
+    bytes  INTEGER NOT NULL,
+    uses   INTEGER NOT NULL, -- how often runs name it
+    body   TEXT
+) STRICT;
 
 -- How many runs that have left the world there are in each state.
 CREATE TABLE tally (

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
+use super::content::{Keeper, NotKept};
 use super::disk;
 use super::failpoints::{self, Point};
 use super::identity::Mark;
@@ -37,6 +39,7 @@ pub struct Writer {
     /// The class for which `synchronous` is set.
     class: Option<CommitClass>,
     body: Vec<u8>,
+    texts: Keeper,
     mark: Option<Mark>,
     /// Number of events of each run that had events lately.
     counts: IdMap<RunId, u64>,
@@ -51,6 +54,7 @@ impl Writer {
             path: path.to_owned(),
             class: None,
             body: Vec::with_capacity(4096),
+            texts: Keeper::beside(path),
             mark: None,
             counts: IdMap::default(),
         }
@@ -72,8 +76,13 @@ impl Writer {
         if let Err(error) = self.try_commit(commit, class) {
             // The counts include events that are not in the file.
             self.counts.clear();
-            return Err(failure(&self.path, &error));
+            self.texts.rolled_back();
+            return Err(match error {
+                NotKept::Journal(error) => failure(&self.path, &error),
+                other => not_kept(&self.path, &other),
+            });
         }
+        self.texts.committed();
         if self.counts.len() > MOST_COUNTED {
             self.counts.clear();
         }
@@ -85,7 +94,7 @@ impl Writer {
         Ok(())
     }
 
-    fn try_commit(&mut self, commit: &Commit, class: CommitClass) -> Result<(), rusqlite::Error> {
+    fn try_commit(&mut self, commit: &Commit, class: CommitClass) -> Result<(), NotKept> {
         if self.class != Some(class) {
             let level = match class {
                 CommitClass::Written => "PRAGMA synchronous = NORMAL",
@@ -95,6 +104,7 @@ impl Writer {
             self.class = Some(class);
         }
         let transaction = self.db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let mut named = self.texts.keep(&transaction, &commit.events)?;
         {
             let mut insert = transaction.prepare_cached(record::INSERT)?;
             for event in &commit.events {
@@ -108,7 +118,16 @@ impl Writer {
         let mut made = Made::default();
         for event in &commit.events {
             made.count(event);
-            follow(&transaction, event)?;
+            let blobs = match event.body {
+                EventBody::RunSubmitted { .. } => event.run.and_then(|run| named.remove(&run)),
+                _ => None,
+            };
+            follow(&transaction, event, blobs.as_deref())?;
+        }
+        // These runs were made before.
+        for (run, blobs) in named {
+            let sql = "UPDATE run SET blobs = coalesce(blobs || ' ', '') || ?2 WHERE id = ?1";
+            transaction.prepare_cached(sql)?.execute(params![run.to_string(), blobs])?;
         }
         made.store(&transaction)?;
         for view in &commit.archived {
@@ -118,7 +137,9 @@ impl Writer {
         // Last, since a run may be pruned in the step in which it left the world.
         for event in &commit.events {
             match &event.body {
-                EventBody::RunsPruned { runs } => runs.iter().try_for_each(|run| prune(&transaction, *run))?,
+                EventBody::RunsPruned { runs } => {
+                    runs.iter().try_for_each(|run| prune(&transaction, *run, &mut self.texts))?;
+                }
                 EventBody::EventsPruned { events } => {
                     let mut delete = transaction.prepare_cached("DELETE FROM event WHERE seq = ?1 AND run IS NULL")?;
                     for gone in events.iter().filter(|gone| **gone < event.seq) {
@@ -129,7 +150,7 @@ impl Writer {
             }
         }
         failpoints::here(Point::Written);
-        transaction.commit()
+        Ok(transaction.commit()?)
     }
 
     /// Gives pages of pruned runs back to the file system. Returns whether there are more.
@@ -231,16 +252,16 @@ impl Made {
     }
 }
 
-/// Updates the table of runs from an event.
-pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::Error> {
+/// Updates the table of runs from an event. `blobs` are the numbers of the texts that a new run names.
+pub(super) fn follow(transaction: &Transaction<'_>, event: &Event, blobs: Option<&str>) -> Result<(), rusqlite::Error> {
     match (&event.body, event.run) {
         (EventBody::RunSubmitted { number, owner, parent, idempotency_key, submit_key, spec, .. }, Some(run)) => {
             let sql =
-                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at)
-                VALUES (?1, ?2, ?3, ?4, ?5, coalesce((SELECT root FROM run WHERE id = ?5), ?2), ?6, ?7, ?8, ?9)";
+                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, blobs)
+                VALUES (?1, ?2, ?3, ?4, ?5, coalesce((SELECT root FROM run WHERE id = ?5), ?2), ?6, ?7, ?8, ?9, ?10)";
             let of_a_top =
-                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?2, ?6, ?7, ?8, ?9)";
+                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, blobs)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?2, ?6, ?7, ?8, ?9, ?10)";
             let sql = if parent.is_some() { sql } else { of_a_top };
             let labels = (!spec.labels.is_empty()).then(|| serde_json::json!(spec.labels).to_string());
             // If the user gave a key, the key that the client made is not stored.
@@ -255,6 +276,7 @@ pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(),
                 labels,
                 idempotency_key.as_deref().or(own_key.as_deref()),
                 event.at.as_micros().cast_signed(),
+                blobs,
             ])?;
         }
         (EventBody::RunFinished { ending }, Some(run)) => {
@@ -303,8 +325,9 @@ fn tally(transaction: &Transaction<'_>, archived: &[RunView]) -> Result<(), rusq
     Ok(())
 }
 
-fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Error> {
+fn prune(transaction: &Transaction<'_>, run: RunId, texts: &mut Keeper) -> Result<(), NotKept> {
     let run = run.to_string();
+    texts.release(transaction, &run)?;
     let sql = "UPDATE tally SET runs = runs - 1 WHERE state = (SELECT state FROM run WHERE id = ?1 AND archived = 1)";
     transaction.prepare_cached(sql)?.execute([&run])?;
     let sql = "DELETE FROM listing WHERE number = (SELECT number FROM run WHERE id = ?1)";
@@ -335,6 +358,20 @@ fn failure(file: &Path, error: &rusqlite::Error) -> CommitError {
         Some(_) => CommitFault::Failing,
     };
     CommitError { fault, reason: reason(file, error) }
+}
+
+/// What it means that a text is not kept.
+fn not_kept(journal: &Path, error: &NotKept) -> CommitError {
+    let fault = match error {
+        NotKept::File { source, .. } => match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => CommitFault::Full,
+            ErrorKind::ReadOnlyFilesystem => CommitFault::ReadOnly,
+            ErrorKind::FileTooLarge => CommitFault::Limited,
+            _ => CommitFault::Failing,
+        },
+        NotKept::Journal(_) | NotKept::OtherText(_) => CommitFault::Ours,
+    };
+    CommitError { fault, reason: format!("beside {}: {error}", journal.display()) }
 }
 
 /// The reason, for the operator.

@@ -1,5 +1,6 @@
 //! Defines the refusals that the journal and its disk cause.
 
+use harness_protocol::blob::BlobHash;
 use harness_protocol::id::RunId;
 use harness_protocol::json_size::quoted;
 use harness_protocol::time::Span;
@@ -26,6 +27,14 @@ pub enum JournalRefusal {
     #[error("the output cannot be read: {why}")]
     Output {
         /// What is wrong, as the system says.
+        why: String,
+    },
+    /// A text that an event names is missing or damaged.
+    #[error("{why}")]
+    Text {
+        /// The name of the text.
+        hash: BlobHash,
+        /// What is wrong with it.
         why: String,
     },
     /// The read of an output was not carried out.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use harness_protocol::blob::BlobHash;
 use harness_protocol::id::{CallId, InteractionId, RunId};
 
 use super::{listed, shown};
@@ -72,6 +73,12 @@ pub enum NameRefusal {
         /// The id of the call.
         call: CallId,
     },
+    /// No event that the caller may see names such a text.
+    #[error("there is no text {hash}")]
+    NoText {
+        /// The hash that was to be that of a text.
+        hash: BlobHash,
+    },
     /// No provider of this name is configured, and one is to be checked.
     #[error("no provider {} is configured; there are: {}", shown(.provider), listed(.known))]
     NoProvider {
@@ -105,6 +112,7 @@ impl NameRefusal {
             | Self::NoRunYet
             | Self::NoInteraction { .. }
             | Self::NoCall { .. }
+            | Self::NoText { .. }
             | Self::NoProvider { .. }
             | Self::NothingSelected
             | Self::NothingToPrune => false,

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use harness_protocol::blob::BlobHash;
+use harness_protocol::event::ToolDefinition;
 use harness_protocol::folder::FolderId;
 use harness_protocol::id::{CallId, ReliefId, RunId, Seq};
 use harness_protocol::lane::LaneChanged;
@@ -306,8 +308,17 @@ pub struct Finished {
     pub transcript: Vec<Entry>,
     /// How many entries of it are those of the run that it continued.
     pub earlier: usize,
-    /// The event that defines the tools that it was prepared with.
-    pub prepared: Option<Seq>,
+    /// The tools that it was prepared with.
+    pub prepared: Option<ToolsTold>,
+}
+
+/// What a run's model is told of tools, as its preparation has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolsTold {
+    /// The tools, sorted by name.
+    pub definitions: Arc<[ToolDefinition]>,
+    /// The name of the definitions in the store of texts, if they are long.
+    pub blob: Option<Box<BlobHash>>,
 }
 
 /// Changes of a lane's capacity.

@@ -8,7 +8,6 @@ use super::Folded;
 use super::model::ids::Ids;
 use super::model::indexes::{Daemon, Interactions, Lanes, Postponed, ProviderHealth, Runs, Timers, WantsExtra};
 use super::model::run_data::{RunData, RunDataItem};
-use super::model::toolsets::Toolsets;
 
 impl Folded {
     /// Everything but the lanes, which remember whom they served.
@@ -39,7 +38,6 @@ impl Folded {
             world.resource::<Timers>(),
             world.resource::<WantsExtra>()
         );
-        let _ = writeln!(text, "{:?}", world.resource::<Toolsets>());
         let _ = writeln!(text, "{:?} {:?}", runs.live.keys().collect::<Vec<_>>(), runs.by_end);
         let Some(runs_of_the_world) = world.try_query::<RunData>() else { return text };
         let all = runs_of_the_world.query_manual(world);

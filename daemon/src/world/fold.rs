@@ -4,6 +4,7 @@
 //! the schedule and steps it. To read a run that has left the world, a new world is made from that run's events alone.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use bevy_ecs::world::World;
 use harness_protocol::event::Event;
@@ -16,7 +17,7 @@ use super::model::ids::Ids;
 #[cfg(test)]
 use super::model::indexes::Looked;
 use super::model::indexes::{
-    Agenda, Daemon, Interactions, Lanes, Postponed, ProviderHealth, Runs, Setup, Timers, WantsExtra,
+    Agenda, Daemon, Interactions, Lanes, Postponed, ProviderHealth, Runs, Setup, Texts, Timers, WantsExtra,
 };
 use super::model::step_io::{Incoming, Outgoing};
 use super::model::toolsets::{Toolset, Toolsets};
@@ -36,9 +37,10 @@ impl Folded {
     pub fn new(config: Config, tools: Catalogue, id_key: u64) -> Self {
         let mut world = World::new();
         world.insert_resource(Lanes::new(&config));
-        let toolset = Toolset::of(&tools);
+        let toolset = Arc::new(Toolset::of(&tools));
         world.insert_resource(Setup { config, tools, toolset });
         world.init_resource::<Toolsets>();
+        world.init_resource::<Texts>();
         world.insert_resource(Ids::new(id_key));
         world.init_resource::<Runs>();
         world.init_resource::<Interactions>();

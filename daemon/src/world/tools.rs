@@ -55,7 +55,16 @@ fn spawn(tx: &mut Tx<'_>, run: RunId, call: CallId, planned: Spawn) {
     let (Some(above), Some(identity)) = (tx.spec(run), tx.identity(run)) else { return };
     let above = Arc::clone(&above.0);
     let Spawn { prompt, name, script, labels } = planned;
-    let spec = RunSpec { prompt, name, labels, script, limits: Default::default(), ..(*above).clone() };
+    let spec = RunSpec {
+        prompt,
+        prompt_blob: None,
+        name,
+        labels,
+        script,
+        script_blob: None,
+        limits: Default::default(),
+        ..(*above).clone()
+    };
     let descent = Descent { owner: identity.owner, parent: Some(run), ..Descent::default() };
     match submit(tx, &spec, descent) {
         Ok(child) => finish_call(tx, run, call, format!("Started agent {}.", child.id), false),

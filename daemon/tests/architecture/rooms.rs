@@ -110,6 +110,7 @@ pub(crate) const HOUSES: &[House] = &[
             "variable",
             "exact_size_list",
             "hex",
+            "blob",
             "splitmix64",
             "time",
             "id",

@@ -7,6 +7,7 @@ use serde::de::{DeserializeSeed, EnumAccess, Error as _, VariantAccess, Visitor}
 use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 
 use super::{Ending, LaneShare, LaneWidth, ProviderFault, StopReason, ToolDefinition};
+use crate::blob::BlobHash;
 use crate::folder::FolderId;
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use crate::lane::Limiter;
@@ -151,15 +152,15 @@ kinds! {
         #[serde(default, skip_serializing_if = "is_empty")]
         earlier: Arc<[Entry]>,
     },
-    /// What models are told of tools from here on. Runs that are prepared with these tools name this event.
-    ToolsDefined {
-        /// The tools, sorted by name.
-        tools: Vec<ToolDefinition>,
-    },
     /// The run is prepared: every inference of it, also after a restart, is built from this and its specification.
     RunPrepared {
-        /// Number of the event that defines its tools. Which of them it may call its specification says.
-        tools: Seq,
+        /// What its model is told of tools, sorted by name. Which of them it may call its specification says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        definitions: Option<Arc<[ToolDefinition]>>,
+        /// The name of these definitions, as JSON, in the store of texts, if they are long. In the journal and for
+        /// subscribers it stands in their place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        definitions_blob: Option<Box<BlobHash>>,
     },
     /// The run wants its next inference, and waits in its provider's lane.
     StepBegun {
@@ -393,7 +394,6 @@ impl EventBody {
             Self::ProviderHeld { .. } => "provider-held",
             Self::ProviderReleased { .. } => "provider-released",
             Self::RunSubmitted { .. } => "run-submitted",
-            Self::ToolsDefined { .. } => "tools-defined",
             Self::RunPrepared { .. } => "run-prepared",
             Self::StepBegun { .. } => "step-begun",
             Self::StepPostponed { .. } => "step-postponed",
@@ -497,7 +497,6 @@ pub const EVENT_KINDS: &[&str] = &[
     "provider-held",
     "provider-released",
     "run-submitted",
-    "tools-defined",
     "run-prepared",
     "step-begun",
     "step-postponed",

@@ -169,6 +169,11 @@ impl Follower {
         Ok(())
     }
 
+    /// Whether prompts and messages of people are shown.
+    pub(crate) const fn shows_prompts(&self) -> bool {
+        self.prompts
+    }
+
     /// Renders an event. Returns the end of the run if this is its last event. `notes` gets the lines about states.
     pub(crate) fn event(
         &mut self,

@@ -9,6 +9,7 @@ use harness_protocol::rpc::{
 };
 use harness_protocol::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
+use crate::blob;
 use crate::world::api::{Command, LaneChange, Sent};
 
 /// JSON-RPC: the request is too large to be one.
@@ -62,7 +63,13 @@ pub(in crate::control) fn read(line: &[u8]) -> Line {
         return Line::Bad(Some(id), bad_request(INVALID_REQUEST, "a request has \"jsonrpc\": \"2.0\""));
     }
     match Call::parse(&method, raw.params) {
-        Ok(call) => Line::Call(id, Box::new(call)),
+        Ok(mut call) => {
+            if let Call::RunSubmit(params) = &mut call {
+                // Here, because a large request is read where it holds up nothing.
+                blob::name_anew(&mut params.spec);
+            }
+            Line::Call(id, Box::new(call))
+        }
         Err(error) => Line::Bad(Some(id), error.into()),
     }
 }

@@ -337,6 +337,7 @@ impl Connection {
                     | Call::RunExport(_)
                     | Call::RunPrune(_)
                     | Call::RunOutput(_)
+                    | Call::BlobGet(_)
                     | Call::LaneList(_)
                     | Call::InteractionList(_) => match self.place_among(&self.large, memory.is_some(), read).await {
                         Some(large) => Some(large),
@@ -349,6 +350,7 @@ impl Connection {
                     | Call::RunList(_)
                     | Call::RunExport(_)
                     | Call::RunOutput(_)
+                    | Call::BlobGet(_)
                     | Call::InteractionList(_) => match self.place_among(&self.answers, memory.is_some(), read).await {
                         Some(answer) => Some(answer),
                         None => return false,
@@ -476,6 +478,7 @@ impl Connection {
                 Call::InteractionList(params) => Wanted::Read(Read::Interactions(params), responder),
                 Call::LaneList(_) => Wanted::Read(Read::Lanes, responder),
                 Call::RunExport(params) => Wanted::Read(Read::Export(params), responder),
+                Call::BlobGet(params) => Wanted::Read(Read::Blob(params), responder),
                 Call::RunPrune(params) => Wanted::Prune(params, responder),
                 Call::DaemonBackup(params) => Wanted::Backup(params, responder),
                 Call::RunWait(params) => Wanted::Wait(params, responder),

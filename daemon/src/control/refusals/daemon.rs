@@ -44,6 +44,7 @@ pub(super) fn journal(refusal: &JournalRefusal) -> Wire {
     match refusal {
         J::Unreadable { .. } | J::NotRead => Wire::new(Internal, Reason::JournalUnreadable, None),
         J::Records { run } => Wire::new(Internal, Reason::JournalUnreadable, Subject::Run(*run)),
+        J::Text { hash, .. } => Wire::new(Internal, Reason::JournalUnreadable, Subject::Text(*hash)),
         J::Output { .. } | J::OutputNotRead => Wire::new(Internal, Reason::OutputUnreadable, None),
         J::Held { retry, .. } => Wire::new(Held, Reason::JournalHeld, None).retry_after(*retry),
         J::BackupNotAbsolute { path } | J::Backup { path, .. } => {

@@ -25,6 +25,7 @@ pub(super) fn name(refusal: &NameRefusal) -> Wire {
         | N::SeveralInteractions { name, .. } => Wire::new(Ambiguous, Reason::AmbiguousName, name_of(name)),
         N::NoInteraction { name } => Wire::new(NotFound, Reason::UnknownInteraction, name_of(name)),
         N::NoCall { call, .. } => Wire::new(NotFound, Reason::UnknownCall, Subject::Call(*call)),
+        N::NoText { hash } => Wire::new(NotFound, Reason::UnknownText, Subject::Text(*hash)),
         N::NoProvider { provider, .. } => {
             Wire::new(NotFound, Reason::UnknownProvider, Subject::Provider(Subject::short(provider).into_owned()))
         }

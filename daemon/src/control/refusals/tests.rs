@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use harness_protocol::blob::BlobHash;
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use harness_protocol::limit::CallLimit;
 use harness_protocol::rpc::{ConfigProblem, Reason, RpcError};
@@ -59,6 +60,7 @@ macro_rules! rows {
 }
 
 const NONE: (&str, &str) = ("", "");
+const TEXT: (&str, &str) = ("text", "abababababababababababababababababababababababababababababababab");
 const RUN: (&str, &str) = ("run", "0000000000007");
 
 const fn run() -> RunId {
@@ -92,6 +94,9 @@ fn names() -> Vec<Row> {
             -32001 "unknown-interaction" ("name", "7"), r#"no interaction "7""#;
         N::NoCall { .. } = N::NoCall { run: run(), call: CallId::from_u64(3) } =>
             -32001 "unknown-call" ("call", "0000000000003"), "run 0000000000007 has no call 0000000000003";
+        N::NoText { .. } = N::NoText { hash: BlobHash::new([0xab; 32]) } =>
+            -32001 "unknown-text" TEXT,
+            "there is no text abababababababababababababababababababababababababababababababab";
         N::NoProvider { .. } = N::NoProvider { provider: "p".to_owned(), known: known() } =>
             -32001 "unknown-provider" ("provider", "p"), r#"no provider "p" is configured; there are: a, b"#;
         N::NothingSelected = N::NothingSelected => -32602 "nothing-selected" NONE,
@@ -352,6 +357,8 @@ fn journal() -> Vec<Row> {
         J::NotRead = J::NotRead => -32603 "journal-unreadable" NONE, "the journal could not be read";
         J::Records { .. } = J::Records { run: run() } => -32603 "journal-unreadable" RUN,
             "the records of run 0000000000007 cannot be read";
+        J::Text { .. } = J::Text { hash: BlobHash::new([0xab; 32]), why: "it is missing".to_owned() } =>
+            -32603 "journal-unreadable" TEXT, "it is missing";
         J::Output { .. } = J::Output { why: "gone".to_owned() } => -32603 "output-unreadable" NONE,
             "the output cannot be read: gone";
         J::OutputNotRead = J::OutputNotRead => -32603 "output-unreadable" NONE, "the output could not be read";

@@ -23,7 +23,7 @@ use crate::journal::history::History;
 use crate::journal::identity::{Beside, Instance, Recognised};
 use crate::journal::replay::{Past, Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError, Opened};
-use crate::journal::{self, FILE, Store, damage, made_inside_run};
+use crate::journal::{self, FILE, Store, content, damage, made_inside_run};
 use crate::process::Outputs;
 use crate::tools;
 use crate::world::Engine;
@@ -153,6 +153,7 @@ pub fn restore(state_dir: &Path, config: &Config, is_inside: bool) -> Result<Res
         error!("{finding}");
     }
     let report = JournalReport { epoch: Some(epoch.id), since: Some(epoch.first), findings };
+    content::sweep(&db, &path, recognised == Recognised::Same).map_err(failed)?;
     let store = Store::start(db, &path, Some(mark)).map_err(RestoreError::Writer)?;
     let is_the_one = recognised == Recognised::Same;
     Ok(Restored { engine, store, history: History::new(&path), damage, report, epochs, is_the_one })

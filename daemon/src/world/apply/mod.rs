@@ -29,7 +29,7 @@ use super::model::components::{Batch, BatchState, CouldUseMore, Identity, Life, 
 use super::model::indexes::{Agenda, Daemon, Lanes, Runs, Timer, Timers};
 use super::model::phase::{Bucket, Phase};
 use super::model::run_state::condition;
-use super::model::toolsets::{Toolset, Toolsets};
+use super::model::toolsets::Toolsets;
 use crate::lane::{Claim, Lane, ShareId};
 
 pub(crate) use replay_check::fits;
@@ -47,9 +47,6 @@ pub(crate) fn apply(world: &mut World, event: &Event) {
             let Some(entity) = entity(world, run) else { return };
             about_run(world, event, body, run, entity);
             settle_account(world, run, entity, at);
-        }
-        (EventBody::ToolsDefined { tools }, None) => {
-            world.resource_mut::<Toolsets>().define(event.seq, Toolset::defined(tools));
         }
         (body, None) => lanes::about_daemon(world, body, at),
     }
@@ -107,8 +104,9 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
         EventBody::WorkdirFound { folder } => {
             edit::<Spec>(world, entity, |spec| Arc::make_mut(&mut spec.0).workdir_id = Some(*folder));
         }
-        EventBody::RunPrepared { tools } => {
-            world.entity_mut(entity).insert(Prepared(*tools));
+        EventBody::RunPrepared { definitions: Some(definitions), definitions_blob } => {
+            let toolset = world.resource_mut::<Toolsets>().defined(definitions, definitions_blob.as_deref());
+            world.entity_mut(entity).insert(Prepared(toolset));
         }
         EventBody::RunPaused => runs::paused(world, run, entity, at),
         EventBody::RunResumed => runs::resumed(world, run, entity, at),

@@ -172,7 +172,7 @@ pub(crate) fn finished(world: &Reads<'_, '_>, entity: Entity) -> Option<Finished
         continues: run.origin.and_then(|origin| origin.continues),
         transcript: run.transcript.0.clone(),
         earlier: run.origin.map_or(0, |origin| origin.earlier),
-        prepared: run.prepared.map(|prepared| prepared.0),
+        prepared: run.prepared.map(|prepared| prepared.0.told.clone()),
     })
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use harness_protocol::event::EventBody;
-use harness_protocol::id::{RunId, Seq};
+use harness_protocol::id::RunId;
 use harness_protocol::json_size::{text_bytes, value_bytes};
 use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::Submitted;
@@ -17,14 +17,15 @@ use harness_protocol::variable;
 
 use super::inherit::inherit;
 use super::select;
+use crate::blob;
 use crate::config::Config;
 use crate::refusal::{NewRunRefusal, Refusal, SpecRefusal, Text};
-use crate::world::api::{Finished, KeySpace, MadeRun, Sent};
+use crate::world::api::{Finished, KeySpace, MadeRun, Sent, ToolsTold};
 use crate::world::inference::budget;
 use crate::world::inference::prepare::prepare_like;
 use crate::world::model::components::{Children, Spec};
 use crate::world::model::ids::Ids;
-use crate::world::model::indexes::{Daemon, Runs, Setup};
+use crate::world::model::indexes::{Daemon, Runs, Setup, Texts};
 use crate::world::name_or_id::short;
 use crate::world::tx::Tx;
 
@@ -50,7 +51,7 @@ pub(crate) struct Descent {
     /// The run that was made under that key, where it has left the world.
     pub(crate) known: Option<Box<Finished>>,
     /// What the run was prepared with from which it comes.
-    pub(crate) prepared: Option<Seq>,
+    pub(crate) prepared: Option<ToolsTold>,
     /// What the client said of the submit itself.
     pub(crate) sent: Sent,
 }
@@ -90,6 +91,8 @@ pub(crate) fn submit(tx: &mut Tx<'_>, spec: &RunSpec, descent: Descent) -> Resul
     }
     // A tree shares what its runs have in common: most children have their parent's texts.
     intern(tx, &mut spec, descent.parent);
+    blob::name(&mut spec);
+    tx.res::<Texts>().share(&mut spec);
     let (number, id) = tx.res::<Ids>().next_run();
     let body = EventBody::RunSubmitted {
         number,
@@ -185,7 +188,14 @@ fn filled(spec: &RunSpec, from: &RunSpec, parent: Option<RunId>) -> RunSpec {
 /// same command.
 fn is_same(one: &RunSpec, other: &RunSpec) -> bool {
     let without_surroundings = |spec: &RunSpec| {
-        let mut spec = RunSpec { on_interaction: Default::default(), workdir_id: None, ..spec.clone() };
+        let mut spec = RunSpec {
+            on_interaction: Default::default(),
+            workdir_id: None,
+            // Runs of older journals have no such names.
+            prompt_blob: None,
+            script_blob: None,
+            ..spec.clone()
+        };
         spec.env.remove("PATH");
         spec
     };

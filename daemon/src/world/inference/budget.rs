@@ -196,7 +196,7 @@ fn price(provider: &Provider, spec: &RunSpec, stands_in: bool) -> Option<Price> 
 /// What the tools take of the first prompt. A script is not told of them.
 fn specs(tx: &Tx<'_>, run: RunId) -> u64 {
     let is_scripted = tx.spec(run).is_none_or(|spec| spec.0.script.is_some());
-    let toolset = prepare::toolset(tx, run).map_or_else(|| &tx.setup().toolset, |toolset| &**toolset);
+    let toolset = prepare::toolset(tx, run).unwrap_or(&tx.setup().toolset);
     let bytes: usize = toolset.specs.iter().map(|s| s.name.len() + s.description.len() + s.parameters.len()).sum();
     if is_scripted { 0 } else { (bytes as u64).div_ceil(BYTES_OF_A_SPEC_TOKEN) }
 }

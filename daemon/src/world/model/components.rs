@@ -18,6 +18,7 @@ use harness_protocol::time::Timestamp;
 
 use super::indexes::hooks;
 use super::phase::{Bucket, Phase};
+use super::toolsets::Toolset;
 use crate::lane::TicketId;
 use crate::tools::ToolKind;
 
@@ -64,9 +65,9 @@ pub(crate) struct Origin {
     pub(crate) idempotency_key: Option<Arc<str>>,
 }
 
-/// What the inferences of a run are built from: its tools, by the event that defines them.
-#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Prepared(pub(crate) Seq);
+/// What the inferences of a run are built from: its tools.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Prepared(pub(crate) Arc<Toolset>);
 
 /// The key that a client made for the submit of a run. Never changes.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +79,9 @@ pub(crate) struct SentAs(pub(crate) SubmitKey);
 #[component(storage = "SparseSet", immutable, on_insert = hooks::message_keys_came, on_discard = hooks::message_keys_left)]
 pub(crate) struct ToldUnder(pub(crate) VecDeque<(SubmitKey, Seq)>);
 
-/// What a run was asked to be, defaults filled in. Never changes.
+/// What a run was asked to be, defaults filled in. Its texts never change.
 #[derive(Component, Debug, Clone, PartialEq)]
+#[component(on_add = hooks::texts_came, on_remove = hooks::texts_left)]
 pub(crate) struct Spec(pub(crate) Arc<RunSpec>);
 
 /// How far a run is.

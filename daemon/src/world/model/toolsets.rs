@@ -1,44 +1,73 @@
-//! Finds the sets of tools that runs were prepared with, by the numbers of the events that define them.
+//! The sets of tools that runs are prepared with.
 
-use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use bevy_ecs::resource::Resource;
+use harness_protocol::blob::BlobHash;
 use harness_protocol::event::ToolDefinition;
-use harness_protocol::id::Seq;
 
 use super::call_kind;
+use crate::blob;
 use crate::tools::{Catalogue, ToolKind, ToolSpec};
+use crate::world::api::ToolsTold;
 
 /// What models are told of tools, and of what kind each is.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct Toolset {
     /// Sorted by name.
     pub(crate) specs: Arc<[ToolSpec]>,
     /// In the same order.
     kinds: Vec<ToolKind>,
+    /// The same, as events have it.
+    pub(crate) told: ToolsTold,
 }
 
-/// The sets by the numbers of their events.
+impl fmt::Debug for Toolset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.told.blob {
+            Some(blob) => write!(f, "Toolset({blob})"),
+            None => write!(f, "Toolset({:?})", self.told.definitions),
+        }
+    }
+}
+
+/// The sets that runs here were prepared with, each once.
 #[derive(Resource, Debug, Default)]
-pub(crate) struct Toolsets(BTreeMap<Seq, Arc<Toolset>>);
+pub(crate) struct Toolsets(Vec<Arc<Toolset>>);
 
 impl Toolset {
     /// The tools that there are now.
     pub(crate) fn of(catalogue: &Catalogue) -> Self {
-        let kinds = catalogue.names().filter_map(|name| catalogue.kind(name)).collect();
-        Self { specs: Arc::clone(catalogue.specs()), kinds }
+        let kinds: Vec<ToolKind> = catalogue.names().filter_map(|name| catalogue.kind(name)).collect();
+        let specs = Arc::clone(catalogue.specs());
+        let definition = |(spec, kind): (&ToolSpec, &ToolKind)| ToolDefinition {
+            name: Arc::clone(&spec.name),
+            description: Arc::clone(&spec.description),
+            parameters: Arc::clone(&spec.parameters),
+            kind: call_kind::recorded(Some(*kind)),
+        };
+        let definitions: Arc<[ToolDefinition]> = specs.iter().zip(&kinds).map(definition).collect();
+        let blob = blob::name_of_tools(&definitions);
+        Self { specs, kinds, told: ToolsTold { definitions, blob } }
     }
 
     /// The tools that an event defines. One that can be of no kind is left out.
-    pub(crate) fn defined(tools: &[ToolDefinition]) -> Self {
-        let known = tools.iter().filter_map(|tool| Some((tool, call_kind::read(tool.kind)?)));
+    fn defined(definitions: &Arc<[ToolDefinition]>, blob: Option<&BlobHash>) -> Self {
+        let known = definitions.iter().filter_map(|tool| Some((tool, call_kind::read(tool.kind)?)));
         let spec = |(tool, kind): (&ToolDefinition, ToolKind)| {
             let (name, description) = (Arc::clone(&tool.name), Arc::clone(&tool.description));
             (ToolSpec { name, description, parameters: Arc::clone(&tool.parameters) }, kind)
         };
         let (specs, kinds): (Vec<ToolSpec>, Vec<ToolKind>) = known.map(spec).unzip();
-        Self { specs: specs.into(), kinds }
+        let (definitions, blob) = (Arc::clone(definitions), blob.copied().map(Box::new));
+        Self { specs: specs.into(), kinds, told: ToolsTold { definitions, blob } }
+    }
+
+    fn is(&self, definitions: &Arc<[ToolDefinition]>, blob: Option<&BlobHash>) -> bool {
+        let told = &self.told;
+        Arc::ptr_eq(&told.definitions, definitions)
+            || told.blob.as_deref() == blob && (blob.is_some() || told.definitions == *definitions)
     }
 
     /// Each with its kind.
@@ -53,18 +82,14 @@ impl Toolset {
 }
 
 impl Toolsets {
-    /// An event defines one.
-    pub(crate) fn define(&mut self, number: Seq, toolset: Toolset) {
-        self.0.insert(number, Arc::new(toolset));
-    }
-
-    /// The set of this number.
-    pub(crate) fn get(&self, number: Seq) -> Option<&Arc<Toolset>> {
-        self.0.get(&number)
-    }
-
-    /// The number of a set like this, the newest first.
-    pub(crate) fn number_of(&self, toolset: &Toolset) -> Option<Seq> {
-        self.0.iter().rev().find(|(_, known)| ***known == *toolset).map(|(number, _)| *number)
+    /// The set that an event defines: one for all runs that were prepared with it. Those that no run has any more go.
+    pub(crate) fn defined(&mut self, definitions: &Arc<[ToolDefinition]>, blob: Option<&BlobHash>) -> Arc<Toolset> {
+        if let Some(known) = self.0.iter().find(|known| known.is(definitions, blob)) {
+            return Arc::clone(known);
+        }
+        self.0.retain(|known| Arc::strong_count(known) > 1);
+        let made = Arc::new(Toolset::defined(definitions, blob));
+        self.0.push(Arc::clone(&made));
+        made
     }
 }

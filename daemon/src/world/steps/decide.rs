@@ -165,7 +165,7 @@ fn perform(tx: &mut Tx<'_>, run: RunId, call: &Call) {
 
 fn unknown_tool(tx: &Tx<'_>, run: RunId, name: &str) -> String {
     let is_allowed = |name: &&str| tx.spec(run).is_none_or(|spec| spec.0.allows_tool(name));
-    let toolset = toolset(tx, run).map_or_else(|| &tx.setup().toolset, |toolset| &**toolset);
+    let toolset = toolset(tx, run).unwrap_or(&tx.setup().toolset);
     let known: Vec<&str> = toolset.tools().map(|(spec, _)| &*spec.name).filter(is_allowed).collect();
     format!("There is no tool {}. There are: {}.", quoted(name), known.join(", "))
 }

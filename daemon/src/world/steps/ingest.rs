@@ -211,7 +211,7 @@ fn go_on_from(tx: &mut Tx<'_>, caller: Caller, first: Finished, text: Arc<str>, 
     if first.transcript.is_empty() {
         return Err(RunRefusal::NoTranscript { run: first.id }.into());
     }
-    let spec = RunSpec { prompt: Some(text), ..(*first.spec).clone() };
+    let spec = RunSpec { prompt: Some(text), prompt_blob: None, ..(*first.spec).clone() };
     let descent = Descent {
         owner: caller.uid,
         continues: Some(first.id),

@@ -148,7 +148,7 @@ fn answered(tx: &mut Tx<'_>, run: RunId, step: u32, completion: Completion) {
     let usage = usage_estimate::of_answer(tx, run, &completion);
     let said_by = asked(tx, run);
     let ids = tx.res::<Ids>();
-    let toolset = prepare::toolset(tx, run).map_or_else(|| &tx.setup().toolset, |toolset| &**toolset);
+    let toolset = prepare::toolset(tx, run).unwrap_or(&tx.setup().toolset);
     // A tool that is known has one name for all calls of it.
     let name = |tool: String| {
         toolset.get(&tool).map_or_else(|| cut(&tool, MOST_TOOL_NAME).into(), |(name, _)| Arc::clone(name))

@@ -1,5 +1,5 @@
-//! Tests the whole world: by a simulation, and by tables of cases for faulty answers, holds, crowds, clock jumps and
-//! preparation.
+//! Tests the whole world: by a simulation, and by tables of cases for faulty answers, holds, crowds, clock jumps,
+//! preparation and long texts.
 
 pub(super) mod answers;
 pub(super) mod clock_jumps;
@@ -7,4 +7,5 @@ pub(super) mod crowds;
 mod preparation;
 pub(super) mod provider_holds;
 pub(crate) mod simulation;
+mod texts;
 mod visit_counts;

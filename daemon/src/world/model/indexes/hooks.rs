@@ -12,7 +12,7 @@ use bevy_ecs::lifecycle::HookContext;
 use bevy_ecs::world::DeferredWorld;
 use harness_protocol::id::RunId;
 
-use super::{Agenda, Interactions, Postponed, Runs, Timer, Timers, WantsExtra};
+use super::{Agenda, Interactions, Postponed, Runs, Texts, Timer, Timers, WantsExtra};
 use crate::world::api::KeySpace;
 use crate::world::model::components::{
     ClosedQuestions, Deferred, Ended, Identity, MayLeave, Origin, SentAs, Shown, Spec, ToldUnder,
@@ -176,6 +176,17 @@ pub(in crate::world::model) fn origin_left(mut world: DeferredWorld<'_>, HookCon
     if keys.get(&key) == Some(&run) {
         keys.remove(&key);
     }
+}
+
+/// The long texts of a run are held for others that have the same.
+pub(in crate::world::model) fn texts_came(mut world: DeferredWorld<'_>, HookContext { entity, .. }: HookContext) {
+    let Some(Spec(spec)) = world.get::<Spec>(entity).cloned() else { return };
+    world.resource_mut::<Texts>().came(&spec);
+}
+
+pub(in crate::world::model) fn texts_left(mut world: DeferredWorld<'_>, HookContext { entity, .. }: HookContext) {
+    let Some(Spec(spec)) = world.get::<Spec>(entity).cloned() else { return };
+    world.resource_mut::<Texts>().left(&spec);
 }
 
 pub(in crate::world::model) fn submit_key_came(mut world: DeferredWorld<'_>, HookContext { entity, .. }: HookContext) {

@@ -4,6 +4,7 @@
 //! hooks update (`hooks.rs`).
 
 pub(super) mod hooks;
+mod texts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -26,6 +27,8 @@ use crate::lane::{Lane, Settings, ShareSettings};
 use crate::tools::Catalogue;
 use crate::world::api::KeySpace;
 
+pub(crate) use self::texts::Texts;
+
 /// Name of the tool lane.
 pub(crate) const TOOL_LANE: &str = "tool";
 
@@ -35,7 +38,7 @@ pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) tools: Catalogue,
     /// These tools, as runs are prepared with them.
-    pub(crate) toolset: Toolset,
+    pub(crate) toolset: Arc<Toolset>,
 }
 
 /// The runs by id, number, name, key and owner.

@@ -12,7 +12,7 @@ use super::{Simulation, history};
 use crate::world::Engine;
 use crate::world::api::KeySpace;
 use crate::world::model::components::{CouldUseMore, Identity, SpawnedBy, WantsInference};
-use crate::world::model::indexes::{Interactions, Postponed, Runs, Timer, Timers, WantsExtra};
+use crate::world::model::indexes::{Interactions, Postponed, Runs, Texts, Timer, Timers, WantsExtra};
 use crate::world::model::names::Names;
 use crate::world::model::phase::Phase;
 use crate::world::model::run_data::{RunData, RunDataItem};
@@ -32,12 +32,14 @@ impl Simulation {
         let world = &self.engine.world;
         let (mut made, mut postponed, mut extra) = (Runs::default(), Postponed::default(), WantsExtra::default());
         let mut names = Names::default();
+        let mut texts = Texts::default();
         let mut states: BTreeMap<RunState, u32> = BTreeMap::new();
         let mut closed = 0;
         all(&self.engine, |entity, run| {
             let (id, number) = (run.identity.id, run.identity.number);
             let tree = run.identity.parent.is_some().then_some(run.identity.root);
             made.by_id.insert(id, entity);
+            texts.came(&run.spec.0);
             *states.entry(run.shown.0).or_default() += 1;
             match run.ended {
                 None => drop(made.live.insert(number, entity)),
@@ -95,6 +97,7 @@ impl Simulation {
         assert_eq!((runs.names.all(), kept(&runs.states)), (names.all(), kept(&states)));
         assert_eq!(world.resource::<Postponed>(), &postponed);
         assert_eq!(world.resource::<WantsExtra>(), &extra);
+        assert_eq!(world.resource::<Texts>(), &texts);
         assert_eq!(world.resource::<Interactions>().closed.len(), closed);
         self.check_components();
     }

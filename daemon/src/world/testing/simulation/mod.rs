@@ -199,7 +199,12 @@ impl Simulation {
             ..Limits::default()
         };
         let spec = RunSpec {
-            prompt: random.chance(50).then(|| "do".into()),
+            // Some have a long one, with a name.
+            prompt: random.chance(50).then(|| match random.below(16) {
+                0 => "a".repeat(1_100).into(),
+                1 => "b".repeat(1_100).into(),
+                _ => "do".into(),
+            }),
             name: random.chance(30).then(|| format!("name-{}", random.below(5)).into()),
             share: random.chance(30).then(|| "batch".into()),
             provider: random.chance(30).then(|| "other".into()),
