@@ -131,6 +131,7 @@ async fn path(runs: usize) -> f64 {
             stuck: false,
             silent: false,
             disk: Arc::new(Default::default),
+            left_processes: Arc::new(Vec::new),
             journal: Arc::default(),
             epochs: Arc::new([]),
             config: Default::default(),

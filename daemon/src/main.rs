@@ -31,8 +31,8 @@ use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::process::supervisor::launch;
 use harnessd::process::{
-    Freed, InsideError, KeepersLock, Standing, StateOf, TakeOverError, end_false_holders, end_false_holders_of_socket,
-    may_mend, supervisor,
+    Freed, InsideError, KeepersLock, Standing, StateOf, TakeOverError, deputy, end_false_holders,
+    end_false_holders_of_socket, may_mend, supervisor,
 };
 use harnessd::startup::daemonize::{self, Inherited, Starting};
 use harnessd::startup::scrub_env::shed;
@@ -56,6 +56,7 @@ fn main() -> ExitCode {
             return supervisor::main(arguments.filter_map(|argument| argument.into_string().ok()));
         }
         Some(first) if first == "launch" => return launch::main(arguments),
+        Some(first) if first == deputy::DEPUTY => return deputy::main(),
         _ => {}
     }
     match std::thread::Builder::new().stack_size(STACK).spawn(on_own_stack).map(std::thread::JoinHandle::join) {
@@ -222,12 +223,11 @@ fn open_state(paths: &Paths, standing: &Standing) -> anyhow::Result<(StateDir, B
     for _ in 0..TRIES_FOR_STATE {
         match StateDir::open(dir) {
             Err(error) if error.is_held() => {
-                let Freed { ended, may_hold } =
-                    end_false_holders(dir, &StateDir::lock_file(dir), state_of(dir), standing);
-                if ended.is_empty() {
-                    return Err(held_by(error.into(), &may_hold));
+                let freed = end_false_holders(dir, &StateDir::lock_file(dir), standing);
+                if freed.ended.is_empty() {
+                    return Err(held_by(error.into(), &freed));
                 }
-                all.extend(ended);
+                all.extend(freed.ended);
             }
             opened => return Ok((opened?, all)),
         }
@@ -237,11 +237,20 @@ fn open_state(paths: &Paths, standing: &Standing) -> anyhow::Result<(StateDir, B
 
 /// The error that a lock is held, with the processes that may hold it if no daemon does. They are for a person to
 /// judge: one of them may be a shell.
-fn held_by(error: anyhow::Error, may_hold: &[i32]) -> anyhow::Error {
-    if may_hold.is_empty() {
+fn held_by(error: anyhow::Error, freed: &Freed) -> anyhow::Error {
+    if !freed.out_of_reach.is_empty() {
+        let pids: Vec<String> = freed.out_of_reach.iter().take(MOST_NAMED).map(|left| left.pid.to_string()).collect();
+        let users: BTreeSet<u32> = freed.out_of_reach.iter().take(MOST_NAMED).map(|left| left.user).collect();
+        return error.context(format!(
+            "a run has left processes of other users ({users:?}) that hold a lock, or may hold it, and that your user \
+             may not end. As root: kill -9 {}",
+            pids.join(" ")
+        ));
+    }
+    if freed.may_hold.is_empty() {
         return error;
     }
-    let pids = may_hold.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
+    let pids = freed.may_hold.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
     error.context(format!(
         "a lock is held, and no daemon that holds it is to be seen. Processes of yours have the limit of file locks \
          that runs get (RLIMIT_LOCKS), and may hold it: a run has left them, or has lowered the limit of your own. \
@@ -306,10 +315,11 @@ fn bind(
     for _ in 0..TRIES_FOR_STATE {
         match Bound::bind(&paths.socket, members.clone()) {
             Err(BindError::Lock(error)) if error.is_held() => {
-                let Freed { ended, may_hold } = end_false_holders_of_socket(&lock, standing);
-                if ended.is_empty() {
-                    return Err(held_by(BindError::Lock(error).into(), &may_hold));
+                let freed = end_false_holders_of_socket(&lock, standing);
+                if freed.ended.is_empty() {
+                    return Err(held_by(BindError::Lock(error).into(), &freed));
                 }
+                let ended = freed.ended;
                 tracing::warn!(
                     count = ended.len(), pids = ?ended.iter().take(MOST_NAMED).collect::<Vec<_>>(),
                     "processes of runs held the lock of the socket, and were ended"

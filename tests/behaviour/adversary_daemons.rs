@@ -128,6 +128,53 @@ fn no_run_serves_its_operators_state() {
     }
 }
 
+/// Try 30: a run forges in its operator's journal that a daemon inside of a run has made it, and starts a daemon on it,
+/// which takes the locks. The operator's start ends that one, whatever the files say, and goes on from the journal.
+#[test]
+fn a_daemon_of_a_run_on_a_forged_journal_keeps_no_operator_from_starting() {
+    let inside = "CREATE TABLE inside (empty INTEGER) STRICT";
+    let referenced = "CREATE TABLE inside (empty INTEGER PRIMARY KEY); INSERT INTO inside VALUES (1); \
+                      CREATE TABLE more (a INTEGER REFERENCES inside (empty)); INSERT INTO more VALUES (1)";
+    for (what, facts, before, socket) in [
+        ("plainly", inside, "", "SOCKET"),
+        ("the mark is lowered", inside, "prlimit --pid $$ --locks=5:5;", "SOCKET"),
+        ("the mark is lowered to nothing", inside, "prlimit --pid $$ --locks=0:0;", "$PWD/own.sock"),
+        ("the table cannot be removed", referenced, "", "SOCKET"),
+    ] {
+        let arena = Arena::new();
+        let place = arena.daemon.place();
+        let state = place.state("").display().to_string();
+        let state = state.trim_end_matches('/');
+        let socket = socket.replace("SOCKET", &place.socket().display().to_string());
+        let script = format!(
+            "K=$1; trap '' TERM HUP; kill -9 {}; for n in 1 2 3 4 5; do kill -STOP $K; sleep 0.02; done; \
+             : > {state}/keepers.lock; adversary forge {state} '{facts}' || exit; {before} \
+             harnessd --socket {socket} --state-dir {state} > said 2>&1 & \
+             N=$!; until grep -q 'serving socket' said || ! kill -0 $N; do sleep 0.05; done; \
+             echo $N > nested.part; mv nested.part nested; sleep 60",
+            daemon_of(&place)
+        );
+        fs::write(place.work().join("script"), script).unwrap();
+        let run = arena.run(&["(setsid sh script $PPID; touch over) > log 2>&1 & sleep 60".to_owned()]);
+        let is_there = |name: &str| place.work().join(name).exists();
+        eventually("it has tried", || is_there("nested") || is_there("over"));
+        assert!(is_there("nested"), "{what}: {}", place.written("log"));
+        let nested = Process(place.written("nested").trim().parse().unwrap());
+        assert!(nested.is_alive(), "{what}: it serves, as the README says: {}", place.written("said"));
+        let stranger = arena.stranger.id.clone();
+        drop(arena);
+        let next = place.start_unprivileged(&[]);
+        // The daemon of the run may have answered until it was ended.
+        eventually("the daemon of the run is gone", || !nested.is_alive());
+        eventually("the operator's serves", || place.ctl(["--no-start", "daemon", "status"]).code == 0);
+        assert!(!next.lane("tool").paused, "{what}");
+        assert_eq!(next.rpc("run.show", json!({"run": stranger}))["run"]["id"], json!(stranger), "{what}");
+        drop((next, run));
+        // What it was forged to be, it is no more: a daemon inside of a run is refused.
+        assert!(fs::read_to_string(place.state("keepers.lock")).unwrap().contains("outside"), "{what}");
+    }
+}
+
 /// A daemon that a call starts goes on from what it has made itself, and its operator may have it afterwards.
 #[test]
 fn a_daemon_inside_of_a_run_goes_on_from_its_own_journal() {

@@ -9,6 +9,7 @@ mod adversary_daemons;
 mod adversary_files;
 mod adversary_locks;
 mod adversary_names;
+mod adversary_users;
 mod answering;
 mod archived;
 mod bad_records;

@@ -49,6 +49,9 @@ pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
     for finding in &status.journal.findings {
         writeln!(ctx.out, "{}   {finding}", paint.yellow("note"))?;
     }
+    for left in &status.left_processes {
+        writeln!(ctx.out, "{}   {left}", paint.yellow("note"))?;
+    }
     if let Some(advice) = &advice {
         writeln!(ctx.out, "{}   {}", paint.yellow("note"), one_line(advice))?;
     }

@@ -55,6 +55,9 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
     for finding in &status.journal.findings {
         line("journal", &paint.red(finding))?;
     }
+    for left in &status.left_processes {
+        line("left", &paint.red(left))?;
+    }
     if let Some(rss) = status.rss_bytes {
         line("memory", &bytes(rss))?;
     }
@@ -132,6 +135,13 @@ mod tests {
             "failed": {"at": now, "message": "the configuration stays as it was: /c:1: a\n/c:2: b"}}));
         assert!(told.contains("the last reload failed") && told.contains("/c:1: a"), "{told}");
         assert_eq!(told.lines().filter(|line| line.contains("/c:2: b")).count(), 1, "{told}");
+    }
+
+    #[test]
+    fn a_process_that_the_daemon_may_not_end_is_named_with_what_ends_it() {
+        let told = status(&serde_json::json!({"left_processes": [{"pid": 77, "user": 100_004}]}));
+        assert!(told.contains("left         process 77 of user 100004 was left by a run"), "{told}");
+        assert!(told.contains("as root, kill -9 77\n"), "{told}");
     }
 
     #[test]

@@ -65,8 +65,8 @@ use reload::Reloads;
 pub use reload::{Prepare, Prepared, Reload, report as report_configuration};
 use replies::{Pending, Replies};
 pub use signals::{Order, Orders, ReloadCounts};
-pub use status::Disk;
 use status::Facts;
+pub use status::{Disk, LeftProcesses};
 use waiters::Waiters;
 
 /// Requests that must wait in the inbox for a step to be made while the last commit is under way.
@@ -101,6 +101,8 @@ pub struct Service {
     pub silent: bool,
     /// Bytes that the state takes on disk.
     pub disk: Disk,
+    /// Processes that an earlier daemon's runs have left, and that this daemon may not end.
+    pub left_processes: LeftProcesses,
     /// Its journal, and the problems that a start found there.
     pub journal: Arc<Mutex<JournalReport>>,
     /// The epochs of its event numbers, the oldest first.
@@ -191,7 +193,11 @@ impl<J: Journal> Driver<J> {
             Housekeeper::new(parts.history.clone(), parts.inbox.clone(), parts.blocking.clone(), parts.service.uid);
         let lookups = Lookups::new(&parts.blocking, parts.inbox.clone(), archive.clone());
         let sweeps = Sweeps::new(parts.inbox.clone(), archive.clone(), parts.blocking.clone());
-        let facts = Facts::new(parts.history.clone(), Arc::clone(&parts.service.disk));
+        let facts = Facts::new(
+            parts.history.clone(),
+            Arc::clone(&parts.service.disk),
+            Arc::clone(&parts.service.left_processes),
+        );
         Self {
             archive,
             near: parts.blocking.beside(LOOKUPS),

@@ -339,6 +339,7 @@ impl View<'_> {
             rss_bytes: None,
             open_files: None,
             disk: DiskUsage::default(),
+            left_processes: Vec::new(),
             waited_behind,
             journal,
             config: service.config.clone(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness_protocol::rpc::{DaemonStatusReply, DiskUsage};
+use harness_protocol::rpc::{DaemonStatusReply, DiskUsage, LeftProcess};
 use harness_protocol::run::RunState;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Bytes that the state takes on disk. May block as long as the disk does.
 pub type Disk = Arc<dyn Fn() -> DiskUsage + Send + Sync>;
+/// Processes that an earlier daemon's runs have left, that live, and that this daemon may not end.
+pub type LeftProcesses = Arc<dyn Fn() -> Vec<LeftProcess> + Send + Sync>;
 
 /// The results of the last look.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +33,7 @@ struct Found {
     look: u64,
     /// Archived runs by state.
     left: BTreeMap<RunState, u32>,
+    left_processes: Vec<LeftProcess>,
     disk: DiskUsage,
     rss_bytes: Option<u64>,
     open_files: Option<u32>,
@@ -47,7 +50,7 @@ pub(super) struct Facts {
 
 impl Facts {
     /// Facts that are gathered on request, for as long as a client may ask. Within a runtime.
-    pub(super) fn new(history: History, disk: Disk) -> Self {
+    pub(super) fn new(history: History, disk: Disk, left_processes: LeftProcesses) -> Self {
         let runtime = Handle::current();
         let (tell, found) = watch::channel(Found::default());
         let wanted = Arc::new(watch::Sender::new(0));
@@ -56,9 +59,11 @@ impl Facts {
             while wants.changed().await.is_ok() {
                 let look = *wants.borrow_and_update();
                 let (history, disk, before) = (history.clone(), Arc::clone(&disk), tell.borrow().clone());
+                let left_processes = Arc::clone(&left_processes);
                 let found = tokio::task::spawn_blocking(move || Found {
                     look,
                     left: history.counts().unwrap_or(before.left),
+                    left_processes: left_processes(),
                     disk: disk(),
                     rss_bytes: usage::resident_bytes(),
                     open_files: usage::open_files(),
@@ -83,10 +88,11 @@ impl Facts {
         self.runtime.spawn(async move {
             let new = timeout(PATIENCE, found.wait_for(|found| found.look >= look)).await;
             drop(new);
-            let Found { left, disk, rss_bytes, open_files, .. } = found.borrow().clone();
+            let Found { left, left_processes, disk, rss_bytes, open_files, .. } = found.borrow().clone();
             for (state, count) in left {
                 *status.runs.entry(state).or_default() += count;
             }
+            status.left_processes = left_processes;
             (status.disk, status.rss_bytes, status.open_files) = (disk, rss_bytes, open_files);
             responder.send(Ok(status));
         });

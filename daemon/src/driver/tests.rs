@@ -92,6 +92,7 @@ impl Bench {
                 stuck: false,
                 silent: false,
                 disk: Arc::new(DiskUsage::default),
+                left_processes: Arc::new(Vec::new),
                 journal: Arc::default(),
                 epochs: Arc::new([]),
                 config: Default::default(),

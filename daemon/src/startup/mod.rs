@@ -49,7 +49,9 @@ use crate::journal::disk;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Store};
 use crate::observe::notify::Notifier;
-use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, Sealed, Untraced, supervisor};
+use crate::process::{
+    KeeperProgram, Keepers, KeepersLock, Lineage, OutOfReach, Outputs, Process, Sealed, Untraced, supervisor,
+};
 use crate::refusal::SpecRefusal;
 use crate::startup::daemonize::{Inherited, Starting};
 use crate::startup::rebuild::{RestoreError, Restored};
@@ -169,6 +171,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         warn!(%error, "there is no room to keep back for a full disk");
     }
     let standing = setup.keepers_lock.standing().clone();
+    let out_of_reach = setup.keepers_lock.out_of_reach();
     let keepers = Keepers::new(keeper_program(&setup.inherited, setup.keepers_lock), standing)
         .grouped()
         .adopting()
@@ -209,6 +212,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         stuck: false,
         silent: false,
         disk: usage(&state_dir, outputs.clone()),
+        left_processes: Arc::new(move || OutOfReach::told(&out_of_reach)),
         journal: report,
         epochs,
         config: driver::report_configuration(&setup.config_files, &setup.config_source.places, setup.config_read_at),

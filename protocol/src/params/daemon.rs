@@ -1,6 +1,7 @@
 //! Defines the parameters and replies of the methods about the daemon itself. Pure.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +93,31 @@ pub struct DaemonStatusReply {
     /// Its configuration, and the files that it comes from.
     #[serde(default)]
     pub config: ConfigReport,
+    /// Processes that an earlier daemon's runs have left and that this daemon may not end, as long as they live. They
+    /// are below a run, and have no rights.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_processes: Vec<LeftProcess>,
+}
+
+/// A process that an earlier daemon's run has left, of a user whose processes the daemon may not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LeftProcess {
+    /// Its process id.
+    pub pid: i32,
+    /// Its user id.
+    pub user: u32,
+}
+
+impl fmt::Display for LeftProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, user } = self;
+        write!(
+            f,
+            "process {pid} of user {user} was left by a run of an earlier daemon, and this daemon may not end it: as \
+             root, kill -9 {pid}"
+        )
+    }
 }
 
 /// Bytes that the state takes on disk.

@@ -66,7 +66,8 @@ impl StateName {
         let mut path = Vec::new();
         let file = open_regular(&self.file, Opening::ReadInPlace).ok()?;
         file.take(LONGEST).read_to_end(&mut path).ok()?;
-        Some(OsString::from_vec(path).into())
+        // A run can write the file. A link that is named as the cgroup is would lead to any other one.
+        fs::canonicalize(OsString::from_vec(path)).ok()
     }
 
     /// Whether a cgroup belongs to this state directory: no other one is touched, whatever the file says.

@@ -81,7 +81,10 @@ fn leftovers_in_the_recorded_cgroup_are_ended_and_nothing_else() {
     let (one, another) = (state(dir.path()), StateName::new(dir.path(), 8));
     let mut left = sleeper_in(&groups.calls.join(PROCESSES));
     one.end_left();
-    for not_its_own in [groups.own.as_path(), Path::new("/"), Path::new(""), &dir.path().join(one.calls())] {
+    let link = dir.path().join("elsewhere").join(one.calls());
+    fs::create_dir(link.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&groups.own, &link).unwrap();
+    for not_its_own in [groups.own.as_path(), Path::new("/"), Path::new(""), &dir.path().join(one.calls()), &link] {
         one.note(not_its_own).unwrap();
         one.end_left();
     }

@@ -18,13 +18,12 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use harness_files::locks;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, getpriority_process, pidfd_open, pidfd_send_signal, setpriority_process,
-};
+use rustix::process::{Signal, getpriority_process, setpriority_process};
 
 use super::ancestry::Look;
 use super::leftover::{Facts, Kin, kin};
 use super::limit_of;
+use super::reach::{OutOfReach, Reach, Sent};
 use crate::process::timing::HIGHEST_PRIORITY;
 use crate::process::tree::Children;
 use crate::process::tree::proc_stat::{Stat, stat};
@@ -52,8 +51,17 @@ pub(super) struct Meant<'a> {
     pub(super) surely: &'a dyn Fn(i32) -> bool,
 }
 
-/// Ends all processes that are meant. Gives the pids of those that were killed.
-pub(super) fn end(meant: Meant<'_>) -> BTreeSet<i32> {
+/// The outcome of an end of processes.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// Pids of those that were killed.
+    pub(super) pids: BTreeSet<i32>,
+    /// Those that are meant, and that we may not signal.
+    pub(super) out_of_reach: BTreeSet<OutOfReach>,
+}
+
+/// Ends all processes that are meant, whichever user they have become.
+pub(super) fn end(meant: Meant<'_>) -> Ended {
     // Among hundreds of forking processes this one would hardly get to run.
     let nice = getpriority_process(None).ok();
     let _ = setpriority_process(None, HIGHEST_PRIORITY);
@@ -64,31 +72,44 @@ pub(super) fn end(meant: Meant<'_>) -> BTreeSet<i32> {
     ended
 }
 
-fn end_in_passes(meant: Meant<'_>) -> BTreeSet<i32> {
-    let mut ended = BTreeSet::new();
+fn end_in_passes(meant: Meant<'_>) -> Ended {
+    let (mut ended, mut reach) = (Ended::default(), Reach::default());
     for _ in 0..PASSES {
-        let found = stop(meant);
+        let found = stop(meant, &mut reach, &mut ended.out_of_reach);
         if found.is_empty() {
+            tell(&ended.out_of_reach);
             return ended;
         }
-        if ended.is_empty() {
+        if ended.pids.is_empty() {
             let shown: Vec<i32> = found.iter().map(|one| one.pid).take(20).collect();
             let count = found.len();
             tracing::warn!(count, pids = ?shown, "processes that an earlier daemon's runs had left are ended");
         }
         for one in &found {
-            send(one.pid, Signal::KILL, &|stat| stat.started == one.started);
-            ended.insert(one.pid);
+            reach.send(one.pid, Signal::KILL, &|stat| stat.started == one.started);
+            ended.pids.insert(one.pid);
         }
         std::thread::sleep(PAUSE);
     }
+    tell(&ended.out_of_reach);
     tracing::error!("processes that an earlier daemon's runs had left live on after SIGKILL");
     ended
 }
 
+fn tell(out_of_reach: &BTreeSet<OutOfReach>) {
+    for OutOfReach { pid, user, .. } in out_of_reach.iter().filter(|left| left.lives()).take(20) {
+        tracing::error!(
+            pid,
+            user,
+            "a process that an earlier daemon's run had left is of another user, and this daemon may not end it; it \
+             has no rights here, and lives on until root ends it: kill -9 {pid}"
+        );
+    }
+}
+
 /// Stops every process that is meant, as it is found, until a look at all processes finds no new one.
-fn stop(meant: Meant<'_>) -> Vec<Stopped> {
-    let mut hunt = Hunt { meant, found: Vec::new(), seen: HashSet::new() };
+fn stop(meant: Meant<'_>, reach: &mut Reach, out_of_reach: &mut BTreeSet<OutOfReach>) -> Vec<Stopped> {
+    let mut hunt = Hunt { meant, reach, out_of_reach, found: Vec::new(), seen: HashSet::new() };
     for _ in 0..LOOKS {
         let before = hunt.found.len();
         hunt.look_at_latest();
@@ -110,6 +131,8 @@ struct Stopped {
 /// these are children of the same parent, and its latest ones; and they have the latest pids of the machine.
 struct Hunt<'a> {
     meant: Meant<'a>,
+    reach: &'a mut Reach,
+    out_of_reach: &'a mut BTreeSet<OutOfReach>,
     found: Vec<Stopped>,
     /// Pids of processes that were stopped, also of those that were continued. Others get a new look each time: the
     /// pids of processes that fork and exit all the time are soon reused.
@@ -145,10 +168,20 @@ impl Hunt<'_> {
         if self.seen.contains(&pid) {
             return None;
         }
-        let stopped = send(pid, Signal::STOP, &|_| (self.meant.maybe)(pid))?;
+        let stopped = match self.reach.send(pid, Signal::STOP, &|_| (self.meant.maybe)(pid)) {
+            Sent::To(stopped) => stopped,
+            Sent::Forbidden(left) => {
+                self.seen.insert(pid);
+                if (self.meant.surely)(pid) {
+                    self.out_of_reach.insert(left);
+                }
+                return None;
+            }
+            Sent::No => return None,
+        };
         self.seen.insert(pid);
         if !(self.meant.surely)(pid) {
-            let _ = send(pid, Signal::CONT, &|stat| stat.started == stopped.started);
+            self.reach.send(pid, Signal::CONT, &|stat| stat.started == stopped.started);
             return None;
         }
         self.found.push(Stopped { pid, started: stopped.started });
@@ -161,28 +194,21 @@ fn latest_pid() -> Option<i32> {
     fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// All processes that may belong to us.
+/// All processes, of whichever user: a run's may have become another one.
 pub(super) fn all() -> impl Iterator<Item = i32> {
-    let own = nix::unistd::geteuid().as_raw();
-    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
-        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
-        // The directory in /proc of a process that hides from debuggers belongs to root.
-        let owner = entry.metadata().ok()?.uid();
-        (own == 0 || owner == own || owner == 0).then_some(pid)
-    })
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether a process belongs to our user, or hides whose it is.
+/// Whether a process is of our user, or of root: it may have become that by a program with the set-user-id bit.
+pub(super) fn has_our_user(pid: i32) -> bool {
+    let user = fs::metadata(format!("/proc/{pid}")).map(|dir| dir.uid());
+    user.is_ok_and(|user| user == 0 || user == nix::unistd::geteuid().as_raw())
+}
+
+/// Whether a process is none that root could end for another user by mistake: it belongs to our user, or we are not
+/// root, and then the kernel lets us signal only what is ours.
 pub(super) fn is_of_our_user(pid: i32) -> bool {
-    let owner = fs::metadata(format!("/proc/{pid}")).map(|dir| dir.uid());
-    owner.is_ok_and(|owner| owner == 0 || owner == nix::unistd::geteuid().as_raw())
-}
-
-/// Signals a process, if it is meant and lives, and we may. Gives its state.
-pub(super) fn send(pid: i32, signal: Signal, is_meant: &dyn Fn(&Stat) -> bool) -> Option<Stat> {
-    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-    let stat = stat(pid).filter(|stat| !stat.dead && is_meant(stat))?;
-    pidfd_send_signal(process, signal).ok().map(|()| stat)
+    !nix::unistd::geteuid().is_root() || fs::metadata(format!("/proc/{pid}")).is_ok_and(|dir| dir.uid() == 0)
 }
 
 /// The processes of this machine, for the rule that tells what was left.

@@ -16,7 +16,9 @@
 //! asked, and nothing more is ended once it is free. It must not end what belongs to a living daemon; a process that
 //! may be an operator's is only named ([`super::leftover`]).
 //!
-//! The content of lock files proves nothing: any process of the user can write it.
+//! No content of a file proves anything, neither that of a lock file nor that of the journal: any process of the user
+//! can write it. So a start from outside of all runs takes every holder inside of a run for a false one, also a daemon
+//! that a run has started, whatever the directory says of itself.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -29,11 +31,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::ending::{self, Machine, Meant};
+use super::ending::{self, Ended, Machine, Meant};
 use super::leftover::Kin;
 use super::limit_of;
 use super::own_mark::Standing;
-use super::survivors::{Marks, StateOf, says_outside};
+use super::reach::{OutOfReach, Reach, Sent};
+use super::survivors::Marks;
 use crate::process::tree::proc_stat::stat;
 
 /// Number and interval of looks whether killed processes are gone: 4 s together.
@@ -52,34 +55,31 @@ pub struct Freed {
     /// If none was ended, and the process that took the lock is dead: pids of processes that may hold it, and are not
     /// ended, because they may be an operator's whose limit a run has lowered.
     pub may_hold: Vec<i32>,
+    /// If none was ended: processes of runs that hold it or may hold it, and that this process may not end.
+    pub out_of_reach: BTreeSet<OutOfReach>,
 }
 
 impl Freed {
-    fn ended(ended: impl IntoIterator<Item = i32>) -> Self {
-        Self { ended: ended.into_iter().collect(), may_hold: Vec::new() }
+    fn of(ended: Ended) -> Self {
+        Self { ended: ended.pids, may_hold: Vec::new(), out_of_reach: ended.out_of_reach }
     }
 }
 
 /// Ends processes that hold a lock of a state directory (its lock file or the directory itself), although they are
-/// inside a run, and are not daemons. To be called where an attempt at the lock has failed. Blocks for some seconds at
-/// most.
-pub fn end_false_holders(state_dir: &Path, lock_file: &Path, of: StateOf, standing: &Standing) -> Freed {
+/// inside a run of its daemon, or inside any run where this process is outside of all: a daemon that a run has started
+/// on it among them. To be called where an attempt at the lock has failed. Blocks for some seconds at most.
+pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing) -> Freed {
     let Ok(marks) = Marks::new(state_dir, standing) else { return Freed::default() };
-    let is_of_outside = match of {
-        StateOf::Nobody => says_outside(state_dir),
-        StateOf::Inside => false,
-        StateOf::Outside => true,
-    };
     let is_of_runs = |hard: u64| inside_run::is_mark_of(hard, marks.name) && hard <= marks.runs;
-    // A process with a smaller mark than that of a daemon outside all runs is not a daemon of that daemon's directory.
-    // It may have lowered its own limit further.
-    let is_below = |hard: u64| is_of_outside && !standing.is_inside() && hard < marks.daemon;
+    // A process with a smaller mark than that of a daemon outside all runs is none, and may have lowered its own limit
+    // further.
+    let is_below = |hard: u64| !standing.is_inside() && hard < marks.daemon;
     let is_false = |pid: i32, hard: u64| (is_of_runs(hard) || is_below(hard)) && !standing.is_own_line(pid);
     let locked = [lock_file, state_dir];
     match end_holders(&locked, &is_false) {
         Holders::None => end_left(&locked, &is_of_runs, standing),
         Holders::Others => Freed::default(),
-        Holders::Ended(ended) => Freed::ended(ended),
+        Holders::Ended(ended) => Freed::of(ended),
     }
 }
 
@@ -94,19 +94,21 @@ pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> Fre
     match end_holders(&[lock_file], &|_, hard| hard < smallest_of_a_daemon) {
         Holders::None => end_left(&[lock_file], &|_| false, standing),
         Holders::Others => Freed::default(),
-        Holders::Ended(ended) => Freed::ended(ended),
+        Holders::Ended(ended) => Freed::of(ended),
     }
 }
 
 /// Which processes are ended to free a lock that none of them shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum Extent {
     /// What was left by our runs, and what was left and shows the lock at a close look, or hides what it has.
     Hiding,
     /// All of our user that was left.
     Left,
     /// Also what looks like a daemon whose limit was lowered. Such a daemon starts again, and loses nothing.
     LikeDaemons,
+    /// For root: also what was left under other users.
+    OfOthers,
 }
 
 /// Ends what dead daemons have left, until one of the locks may be free: the process that took it is dead.
@@ -116,26 +118,33 @@ fn end_left(locked: &[&Path], is_of_runs: &dyn Fn(u64) -> bool, standing: &Stand
         return Freed::default();
     }
     let files = identities(locked);
-    for reach in [Reach::Hiding, Reach::Left, Reach::LikeDaemons] {
+    let mut out_of_reach = BTreeSet::new();
+    for extent in [Extent::Hiding, Extent::Left, Extent::LikeDaemons, Extent::OfOthers] {
         // Nothing is ended for a lock that is free.
         if !locked.iter().any(|path| is_held(path)) {
             return Freed::default();
         }
         let machine = Machine::now();
-        let maybe = |pid: i32| match machine.kin(pid) {
-            Kin::Left => !standing.is_own_line(pid) && (reach == Reach::Hiding || ending::is_of_our_user(pid)),
-            Kin::LikeADaemon => {
-                reach == Reach::LikeDaemons && !standing.is_own_line(pid) && ending::is_of_our_user(pid)
-            }
+        let is_within = |pid: i32| match machine.kin(pid) {
+            Kin::Left => matches!(extent, Extent::Hiding | Extent::OfOthers) || ending::is_of_our_user(pid),
+            Kin::LikeADaemon => extent == Extent::LikeDaemons && ending::is_of_our_user(pid),
             Kin::Outside | Kin::Living | Kin::Operators | Kin::Unseen => false,
         };
-        let surely = |pid: i32| reach != Reach::Hiding || hides(pid, &files) || limit_of(pid).is_some_and(is_of_runs);
+        let maybe = |pid: i32| is_within(pid) && !standing.is_own_line(pid);
+        let surely = |pid: i32| extent != Extent::Hiding || hides(pid, &files) || limit_of(pid).is_some_and(is_of_runs);
         let ended = ending::end(Meant { maybe: &maybe, surely: &surely });
-        if !ended.is_empty() {
-            return Freed::ended(ended);
+        if !ended.pids.is_empty() {
+            return Freed::of(ended);
         }
+        out_of_reach.extend(ended.out_of_reach);
     }
-    Freed { ended: BTreeSet::new(), may_hold: may_hold(&files, standing) }
+    out_of_reach.retain(OutOfReach::lives);
+    let is_ours = |left: &OutOfReach| limit_of(left.pid).is_some_and(is_of_runs);
+    if out_of_reach.iter().any(is_ours) {
+        // What other daemons' runs have left holds no lock of ours.
+        out_of_reach.retain(is_ours);
+    }
+    Freed { ended: BTreeSet::new(), may_hold: may_hold(&files, standing), out_of_reach }
 }
 
 /// Marked processes of our user that belong to no living daemon: those that hide what they have, or all where none
@@ -145,7 +154,7 @@ fn may_hold(files: &[(u64, u64)], standing: &Standing) -> Vec<i32> {
     let is_one = |&pid: &i32| {
         let is_marked = limit_of(pid).is_some_and(inside_run::is_marked);
         is_marked
-            && ending::is_of_our_user(pid)
+            && ending::has_our_user(pid)
             && !standing.is_own_line(pid)
             && !matches!(machine.kin(pid), Kin::Living | Kin::Outside)
     };
@@ -174,14 +183,14 @@ fn hides(pid: i32, files: &[(u64, u64)]) -> bool {
 }
 
 /// The fate of processes that hold locks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 enum Holders {
     /// As far as the kernel tells, no live process holds a lock.
     None,
     /// A process that is not to be ended holds a lock. No process was ended.
     Others,
-    /// All of them were ended.
-    Ended(Vec<i32>),
+    /// All of them were ended, as far as we may.
+    Ended(Ended),
 }
 
 /// Whether a process, with its pid and its limit, is to be ended.
@@ -214,17 +223,22 @@ fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     if holders.is_empty() {
         return Holders::None;
     }
+    let (mut ended, mut reach) = (Ended::default(), Reach::default());
     for &pid in &holders {
         // Checked again once the process is held by a descriptor: its pid may have been reused.
-        ending::send(pid, Signal::KILL, &|_| limit_of(pid).is_some_and(|hard| is_meant(pid, hard)) && is_it(pid));
+        let still = |_: &_| limit_of(pid).is_some_and(|hard| is_meant(pid, hard)) && is_it(pid);
+        match reach.send(pid, Signal::KILL, &still) {
+            Sent::Forbidden(left) => _ = ended.out_of_reach.insert(left),
+            Sent::To(_) | Sent::No => _ = ended.pids.insert(pid),
+        }
     }
     for _ in 0..TRIES {
-        if !holders.iter().any(|&pid| lives(pid)) {
+        if !ended.pids.iter().any(|&pid| lives(pid)) {
             break;
         }
         std::thread::sleep(PAUSE);
     }
-    Holders::Ended(holders)
+    Holders::Ended(ended)
 }
 
 #[cfg(test)]
@@ -241,24 +255,23 @@ mod tests {
         let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
         // A shell gives a background command another standard input.
         let inherited = "exec 3<&0; (exec sleep 100 <&3) & echo it runs >&2";
-        const OUT: StateOf = StateOf::Outside;
-        /// Description, mark, file, command, owner of the directory, whether the process is ended.
-        type Row = (&'static str, fn(Marks) -> u64, &'static str, &'static str, StateOf, bool);
+        /// Description, mark, file, command, whether the process is ended.
+        type Row = (&'static str, fn(Marks) -> u64, &'static str, &'static str, bool);
         let table: [Row; 12] = [
-            ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, OUT, true),
-            ("on the directory", |marks| marks.runs, "", STAYS, OUT, true),
-            ("which has lowered its mark", |marks| marks.runs - 1, "harnessd.lock", STAYS, OUT, true),
-            ("which has lowered it to nothing", |_| 0, "", STAYS, OUT, true),
-            ("which has left it to its child", |marks| marks.runs, "harnessd.lock", inherited, OUT, true),
-            ("which has left the directory to its child", |marks| marks.runs, "", inherited, OUT, true),
-            ("a child, and both have lowered their mark", |_| 1, "harnessd.lock", inherited, OUT, true),
-            ("a run's process, of a daemon inside", |marks| marks.runs, "harnessd.lock", STAYS, StateOf::Inside, true),
-            ("another's, of a daemon inside", |marks| marks.runs - 1, "harnessd.lock", STAYS, StateOf::Inside, false),
-            ("the daemon", |marks| marks.daemon, "harnessd.lock", STAYS, OUT, false),
-            ("a daemon of an earlier version", |_| u64::MAX, "", STAYS, OUT, false),
-            ("of something else", |marks| marks.runs, "other", STAYS, OUT, false),
+            ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, true),
+            ("on the directory", |marks| marks.runs, "", STAYS, true),
+            ("which has lowered its mark", |marks| marks.runs - 1, "harnessd.lock", STAYS, true),
+            ("which has lowered it to nothing", |_| 0, "", STAYS, true),
+            ("which has left it to its child", |marks| marks.runs, "harnessd.lock", inherited, true),
+            ("which has left the directory to its child", |marks| marks.runs, "", inherited, true),
+            ("a child, and both have lowered their mark", |_| 1, "harnessd.lock", inherited, true),
+            ("a daemon inside of a run", |marks| inside_run::mark_below(marks.runs, 9), "harnessd.lock", STAYS, true),
+            ("one of the same name", |marks| inside_run::mark_below(marks.runs, marks.name), "", STAYS, true),
+            ("the daemon", |marks| marks.daemon, "harnessd.lock", STAYS, false),
+            ("a daemon of an earlier version", |_| u64::MAX, "", STAYS, false),
+            ("of something else", |marks| marks.runs, "other", STAYS, false),
         ];
-        for (what, mark, locked, command, of, expected) in table {
+        for (what, mark, locked, command, expected) in table {
             let dir = state();
             for name in ["harnessd.lock", "other"] {
                 File::create(dir.path().join(name)).unwrap();
@@ -275,7 +288,7 @@ mod tests {
                 holder.wait().unwrap();
             }
             let lock_file = dir.path().join("harnessd.lock");
-            let ended = || !end_false_holders(dir.path(), &lock_file, of, &from_outside()).ended.is_empty();
+            let ended = || !end_false_holders(dir.path(), &lock_file, &from_outside()).ended.is_empty();
             assert_eq!(ended(), expected, "{what}");
             match expected {
                 true => assert!(command == inherited || was_killed(&mut holder), "{what}"),

@@ -9,12 +9,14 @@
 //! parent is checked twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
 
 mod ancestry;
+pub mod deputy;
 mod ending;
 pub(super) mod false_holders;
 mod leftover;
 #[cfg(test)]
 mod marked;
 pub(super) mod own_mark;
+pub(super) mod reach;
 pub(super) mod survivors;
 
 use std::fs;

@@ -15,6 +15,7 @@
 //! before a keeper can set the smaller one. So two marks have our name, and a process with the mark of a daemon is
 //! ended only where no live daemon has that mark.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -32,6 +33,7 @@ use super::ending::{self, Machine, Meant};
 use super::leftover::Kin;
 use super::limit_of;
 use super::own_mark::Standing;
+use super::reach::OutOfReach;
 use crate::process::cgroup::StateName;
 
 /// Number and interval of attempts at the lock: 4 s together. A keeper kills its processes after 1.3 s.
@@ -62,6 +64,8 @@ pub struct KeepersLock {
     standing: Standing,
     /// The name of this state directory's cgroups.
     state: StateName,
+    /// Leftovers that this process may not end.
+    out_of_reach: Arc<BTreeSet<OutOfReach>>,
 }
 
 /// The marks with the name of a state directory.
@@ -156,15 +160,16 @@ impl KeepersLock {
         }
         let state = StateName::new(state_dir, marks.name);
         state.end_left();
-        end_marked(marks, &standing);
+        let out_of_reach = Arc::new(end_marked(marks, &standing));
         if held && is_held(&file).map_err(io)? {
             tracing::error!(
                 lock = %path.display(),
-                "a process that is not of a run holds the keepers' lock; going on without it"
+                "a process that is not of a run, or that this daemon may not end, holds the keepers' lock; going on \
+                 without it"
             );
         }
         flock(&file, FlockOperation::NonBlockingLockShared).or_else(ignore_held).map_err(|errno| io(errno.into()))?;
-        Ok(Self { path, file: Arc::new(file), marks, standing, state })
+        Ok(Self { path, file: Arc::new(file), marks, standing, state, out_of_reach })
     }
 
     /// Gives this process its mark, for good: every process that it starts from now on counts as inside for every
@@ -179,6 +184,11 @@ impl KeepersLock {
     /// The position of this process at its start.
     pub const fn standing(&self) -> &Standing {
         &self.standing
+    }
+
+    /// What an earlier daemon's runs have left, and this process may not end.
+    pub fn out_of_reach(&self) -> Arc<BTreeSet<OutOfReach>> {
+        Arc::clone(&self.out_of_reach)
     }
 
     /// The name of this state directory's cgroups.
@@ -209,7 +219,7 @@ pub fn may_mend(state_dir: &Path, of: StateOf, standing: &Standing) -> Result<()
 }
 
 /// Whether the lock file says that a daemon outside all runs has used the directory.
-pub(super) fn says_outside(state_dir: &Path) -> bool {
+fn says_outside(state_dir: &Path) -> bool {
     let mut text = String::new();
     let read = open_regular(&state_dir.join(FILE), Opening::ReadInPlace)
         .and_then(|file| file.take(64).read_to_string(&mut text));
@@ -264,12 +274,13 @@ fn name_of(device: u64, inode: u64) -> u32 {
     u32::try_from(folded).unwrap_or(u32::MAX)
 }
 
-/// Ends every process with our marks, except an operator's whose limit was lowered to one of these.
-fn end_marked(marks: Marks, standing: &Standing) {
+/// Ends every process with our marks, whichever user it has become, except an operator's whose limit was lowered to one
+/// of these. Gives those that we may not end.
+fn end_marked(marks: Marks, standing: &Standing) -> BTreeSet<OutOfReach> {
     let machine = Machine::now();
     let is_ours = |pid: i32| limit_of(pid).is_some_and(|hard| marks.are_of(pid, hard)) && !standing.is_own_line(pid);
     let maybe = |pid: i32| is_ours(pid) && machine.kin(pid) != Kin::Operators;
-    ending::end(Meant { maybe: &maybe, surely: &|_| true });
+    let ended = ending::end(Meant { maybe: &maybe, surely: &|_| true });
     let spared: Vec<i32> = ending::all().filter(|&pid| is_ours(pid) && machine.kin(pid) == Kin::Operators).collect();
     if !spared.is_empty() {
         tracing::warn!(
@@ -278,6 +289,7 @@ fn end_marked(marks: Marks, standing: &Standing) {
              alone, and have no rights here"
         );
     }
+    ended.out_of_reach
 }
 
 #[cfg(test)]
@@ -289,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_name_differs_by_device_and_by_inode() {
-        let names: std::collections::BTreeSet<u32> =
+        let names: BTreeSet<u32> =
             (0..100).flat_map(|device| (0..100).map(move |inode| name_of(device, inode))).collect();
         assert_eq!(names.len(), 10_000);
     }

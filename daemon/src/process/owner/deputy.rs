@@ -1,0 +1,238 @@
+//! A deputy: a process of ours that has become another user of the machine, a subordinate one of ours, and signals that
+//! user's processes for us (`harnessd deputy`).
+//!
+//! ```text
+//!   start ─▶ a user namespace of its own ─▶ newuidmap: the user 0 there is the user that is meant ─▶ becomes that user
+//!        ─▶ a signal for each line that it is sent, until its input ends
+//! ```
+//!
+//! A process of a run can become a subordinate user of its own user outside of any user namespace, by a program of that
+//! user which has the set-user-id bit. The kernel lets only that user and root signal it. What `newuidmap` allows to a
+//! run it allows to the daemon as well: a run has no user that the daemon cannot become.
+//!
+//! Owns that process, and the way to it. It gains nothing for a process that takes it over: before anything else it
+//! lowers its mark to the smallest one, its program hides it until then, and it has neither files nor an environment of
+//! the daemon. Nothing waits for it longer than a bound. Must never decide which process is signalled.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_dumpable;
+use nix::unistd::{Uid, setresuid};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::survivors::lower;
+use crate::process::Sealed;
+use crate::process::tree::proc_stat::stat;
+
+/// The first word of a deputy's command line, after its name.
+pub const DEPUTY: &str = "deputy";
+/// Where the program is that gives a process a subordinate user. Never `PATH`: a run may write where that leads.
+const NEWUIDMAP: [&str; 4] =
+    ["/usr/bin/newuidmap", "/bin/newuidmap", "/usr/local/bin/newuidmap", "/run/wrappers/bin/newuidmap"];
+/// How long an answer of a deputy is waited for, and the end of `newuidmap`; and how often it is looked for.
+const ANSWER: u16 = 2_000;
+const LOOKS: u32 = 1_000;
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// Deputies that live at once, and how often one is started for the same user, since that user's processes may end it.
+const MOST_AT_ONCE: usize = 16;
+const MOST_STARTS: u32 = 5;
+/// The answers of a deputy: it has a user namespace, it is the user, it has sent the signal, it could not.
+const APART: u8 = b'a';
+const READY: u8 = b'r';
+const SENT: u8 = b'y';
+const NOT_SENT: u8 = b'n';
+
+/// The deputies of this process, started when they are needed.
+#[derive(Default)]
+pub(super) struct Deputies {
+    program: Option<Sealed>,
+    alive: BTreeMap<u32, Deputy>,
+    starts: BTreeMap<u32, u32>,
+}
+
+impl Deputies {
+    /// Sends a signal to a process of that user which began at that time. Gives whether it was sent.
+    pub(super) fn signal(&mut self, user: u32, pid: i32, started: u64, signal: Signal) -> bool {
+        loop {
+            let Some(deputy) = self.of(user) else { return false };
+            match deputy.signal(pid, started, signal) {
+                Some(sent) => return sent,
+                None => drop(self.alive.remove(&user)),
+            }
+        }
+    }
+
+    fn of(&mut self, user: u32) -> Option<&mut Deputy> {
+        if !self.alive.contains_key(&user) {
+            let starts = self.starts.entry(user).or_default();
+            if *starts >= MOST_STARTS {
+                return None;
+            }
+            *starts += 1;
+            if self.alive.len() >= MOST_AT_ONCE {
+                self.alive.clear();
+            }
+            let Some(deputy) = Deputy::start(self.program.get_or_insert_with(Sealed::own), user) else {
+                // The user is no subordinate one, and does not become one.
+                self.starts.insert(user, MOST_STARTS);
+                return None;
+            };
+            self.alive.insert(user, deputy);
+        }
+        self.alive.get_mut(&user)
+    }
+}
+
+struct Deputy {
+    child: Child,
+    to: ChildStdin,
+    from: ChildStdout,
+}
+
+impl Deputy {
+    fn start(program: &Sealed, user: u32) -> Option<Self> {
+        let mut command = Command::new(program.path());
+        command.arg0("harnessd").arg(DEPUTY).env_clear();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().ok()?;
+        let (to, from) = (child.stdin.take()?, child.stdout.take()?);
+        let mut deputy = Self { child, to, from };
+        let is_ready = deputy.answer()? == APART
+            && map(deputy.child.id(), user)
+            && writeln!(deputy.to).is_ok()
+            && deputy.answer()? == READY;
+        is_ready.then_some(deputy)
+    }
+
+    /// `None` where the deputy does not answer.
+    fn signal(&mut self, pid: i32, started: u64, signal: Signal) -> Option<bool> {
+        writeln!(self.to, "{} {pid} {started}", signal.as_raw()).ok()?;
+        match self.answer()? {
+            SENT => Some(true),
+            NOT_SENT => Some(false),
+            _ => None,
+        }
+    }
+
+    fn answer(&mut self) -> Option<u8> {
+        let mut ready = [PollFd::new(self.from.as_fd(), PollFlags::POLLIN)];
+        let mut byte = [0];
+        let is_there = poll(&mut ready, PollTimeout::from(ANSWER)).is_ok_and(|ready| ready > 0);
+        (is_there && self.from.read_exact(&mut byte).is_ok()).then_some(byte[0])
+    }
+}
+
+impl Drop for Deputy {
+    fn drop(&mut self) {
+        // The namespace that it lives in is ours, so that it can be killed whatever user it is.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes a user of this machine the user 0 in the namespace of a process of ours. Gives whether that is allowed to us.
+fn map(pid: u32, user: u32) -> bool {
+    let Some(program) = NEWUIDMAP.iter().find(|path| Path::new(path).exists()) else { return false };
+    let mut command = Command::new(program);
+    command.args([pid.to_string(), "0".to_owned(), user.to_string(), "1".to_owned()]).env_clear();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return false };
+    // Every process of our user can stop it.
+    for _ in 0..LOOKS {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) => std::thread::sleep(LOOK_AGAIN),
+            Err(_) => return false,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
+/// Is a deputy, until its input ends.
+pub fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve() -> io::Result<()> {
+    // Whatever becomes of this process, it is inside of all runs.
+    lower(0)?;
+    unshare(CloneFlags::CLONE_NEWUSER)?;
+    // The files in `/proc` of a process that hides belong to root, and `newuidmap` opens one of them as our user.
+    set_dumpable(true)?;
+    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+    let mut say = |byte: u8| output.write_all(&[byte]).and_then(|()| output.flush());
+    say(APART)?;
+    input.read_line(&mut String::new())?;
+    set_dumpable(false)?;
+    let user = Uid::from_raw(0);
+    setresuid(user, user, user)?;
+    say(READY)?;
+    for line in input.lines() {
+        say(if obey(&line?).is_some() { SENT } else { NOT_SENT })?;
+    }
+    Ok(())
+}
+
+/// Sends the signal that a line names; `None` where it could not be sent.
+fn obey(line: &str) -> Option<()> {
+    let mut words = line.split(' ');
+    let number: i32 = words.next()?.parse().ok()?;
+    let signal = [Signal::KILL, Signal::STOP, Signal::CONT].into_iter().find(|signal| signal.as_raw() == number)?;
+    let pid: i32 = words.next()?.parse().ok().filter(|&pid| pid > 0)?;
+    let started: u64 = words.next()?.parse().ok()?;
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    stat(pid).filter(|stat| !stat.dead && stat.started == started)?;
+    pidfd_send_signal(process, signal).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// What is not a request of ours signals no process, and neither does one that means an earlier process of the pid.
+    #[test]
+    fn a_deputy_sends_only_what_it_is_told_to_the_process_that_is_meant() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let started = stat(pid).unwrap().started;
+        let kill = Signal::KILL.as_raw();
+        for line in [
+            String::new(),
+            format!("{kill}"),
+            format!("{kill} {pid}"),
+            format!("{kill} {pid} {}", started + 1),
+            format!("{} {pid} {started}", Signal::TERM.as_raw()),
+            format!("{kill} -{pid} {started}"),
+            format!("{kill} 0 {started}"),
+            format!("x {pid} {started}"),
+        ] {
+            assert_eq!(obey(&line), None, "{line}");
+            assert!(child.try_wait().unwrap().is_none(), "{line}");
+        }
+        assert_eq!(obey(&format!("{kill} {pid} {started}")), Some(()));
+        assert!(!child.wait().unwrap().success());
+    }
+
+    /// A user that is no subordinate one of ours has no deputy, and is not asked about again and again.
+    #[test]
+    fn there_is_no_deputy_for_a_user_that_is_not_ours_to_be() {
+        let mut deputies = Deputies { program: Some(Sealed::at("/bin/false")), ..Deputies::default() };
+        assert!(!deputies.signal(4_000_000_000, 1, 0, Signal::KILL));
+        assert_eq!(deputies.starts[&4_000_000_000], MOST_STARTS);
+        assert!(deputies.alive.is_empty());
+    }
+}
