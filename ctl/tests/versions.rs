@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// A daemon of protocol 2.0 as it refuses a greeting, and whatever comes behind it.
 fn of_another_major(request: &Value, stream: &mut UnixStream) {
     let data = json!({"kind": "version", "retry_after_seconds": null, "exit_code": 7});
-    let message = "this daemon (7.0.0) speaks protocol 2.0, the caller 1.3; update the older of the two";
+    let message = "this daemon (7.0.0) speaks protocol 2.0, the caller 1.4; update the older of the two";
     let error = json!({"code": -32008, "message": message, "data": data});
     send(stream, &json!({"jsonrpc": "2.0", "id": request["id"], "error": error}));
 }
@@ -43,7 +43,7 @@ fn a_daemon_of_another_major_is_told_in_words_whatever_is_asked_of_it() {
         for fake in [&refusing, &telling] {
             let ran = fake.run(words);
             assert_eq!(ran.code, 7, "{words:?}: {ran:?}");
-            assert!(ran.stderr.contains("protocol 2.0") && ran.stderr.contains("1.3"), "{words:?}: {ran:?}");
+            assert!(ran.stderr.contains("protocol 2.0") && ran.stderr.contains("1.4"), "{words:?}: {ran:?}");
         }
     }
 }
@@ -60,7 +60,7 @@ fn the_greeting_goes_out_with_the_first_request_and_is_not_waited_for() {
     fake.greet_by_handler();
     assert_eq!(fake.run(&["submit", "hi"]).stdout.trim(), id(1));
     let hello = &fake.seen("daemon.hello")[0]["params"];
-    assert_eq!((&hello["protocol_major"], &hello["protocol_minor"]), (&json!(1), &json!(3)));
+    assert_eq!((&hello["protocol_major"], &hello["protocol_minor"]), (&json!(1), &json!(4)));
 }
 
 #[test]
