@@ -141,7 +141,7 @@ async fn path(runs: usize) -> f64 {
         erase: Box::new(drop),
     };
     let driver = tokio::spawn(Driver::new(parts, reload, orders.clone()).run());
-    let call = || ScriptedCall { tool: "shell".to_owned(), args: serde_json::json!({"command": "du -sh ."}) };
+    let call = || ScriptedCall::new("shell", serde_json::json!({"command": "du -sh ."}));
     let looks = || Turn { text: "Let me see.".to_owned(), calls: vec![call()], ..Turn::default() };
     let says = "It holds some four kilobytes, most of them in the one large file.".to_owned();
     let turns = vec![looks(), looks(), looks(), Turn { text: says, ..Turn::default() }];

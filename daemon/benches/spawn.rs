@@ -72,7 +72,7 @@ impl Jobs {
 
     async fn call(&self, number: u64) {
         let spec = Arc::new(RunSpec { workdir: Some("/".into()), ..RunSpec::default() });
-        let task = CallTask { tool: "shell".into(), args: r#"{"argv":["/bin/true"]}"#.into(), spec };
+        let task = CallTask { tool: "shell".into(), args: r#"{"argv":["/bin/true"]}"#.into(), ask: None, spec };
         let id = JobId { run: RunId::from_u64(1 + number % 64), work: Work::Call(CallId::from_u64(number)) };
         let (sender, outcome) = oneshot::channel();
         self.waiting.lock().unwrap().insert(id, sender);

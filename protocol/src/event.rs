@@ -88,8 +88,10 @@ impl Event {
                 text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
             }
             EventBody::CallFinished { result } => result.envelope.len() + 256,
-            EventBody::InteractionOpened { question: text, .. }
-            | EventBody::InteractionSettled { answer: text, .. }
+            EventBody::InteractionOpened { question, subject, .. } => {
+                question.len() + subject.as_ref().map_or(0, |subject| subject.len())
+            }
+            EventBody::InteractionSettled { answer: text, .. }
             | EventBody::Denied { what: text }
             | EventBody::MessageReceived { text, .. }
             | EventBody::CompactionFinished { text, .. }

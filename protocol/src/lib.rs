@@ -14,6 +14,7 @@ pub mod framing;
 mod hex;
 pub mod id;
 pub mod inside_run;
+pub mod interaction;
 pub mod json_size;
 pub mod lane;
 pub mod limit;

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::blob::BlobHash;
 use crate::event::Event;
 use crate::id::{CallId, EpochId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
+use crate::interaction::{InteractionView, Resolution, Scope};
 use crate::lane::LaneReport;
-use crate::run::{Entry, InteractionView, RunLine, RunState, RunView, WaitKind};
+use crate::run::{Entry, RunLine, RunState, RunView, WaitKind};
 use crate::spec::{RunSpec, SpecChanges};
 use crate::submit_key::SubmitKey;
 use crate::time::Span;
@@ -475,8 +476,16 @@ pub struct Interactions {
 pub struct AnswerParams {
     /// The interaction, by id or unique prefix; or the run that waits, if it waits for only one.
     pub interaction: String,
-    /// Text of the answer.
+    /// Text of the answer. With `allowed` a note, and with `denied` the reason, which the model reads; both may be empty.
     pub answer: Arc<str>,
+    /// How it is settled; `answered` if left out. Which resolutions are taken depends on the kind of the interaction.
+    /// Since protocol 1.3.
+    #[serde(default, skip_serializing_if = "Resolution::is_answered")]
+    pub resolution: Resolution,
+    /// What is meant to be allowed or denied; only this call if left out. It is recorded, and not yet applied to other
+    /// calls. Since protocol 1.3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
 }
 
 /// Reply to `interaction.answer`.

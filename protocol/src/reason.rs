@@ -172,8 +172,10 @@ reasons! {
     AsksNothing,
     /// Another client answered first.
     AlreadyAnswered,
-    /// The interaction is no longer asked, because its run has ended.
+    /// The interaction is no longer asked: its run has ended, or its time was up.
     NoLongerAsked,
+    /// An interaction of this kind is not settled like this.
+    ResolutionUnfit,
 
     // Lanes.
     /// The width is out of its bounds.

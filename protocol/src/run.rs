@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::exact_size_list;
-use crate::id::{CallId, InteractionId, RunId};
+use crate::id::{CallId, RunId};
+use crate::interaction::CallAsk;
 use crate::limit::CallLimit;
 use crate::spec::{Limits, OnInteraction, Priority};
 use crate::time::Timestamp;
@@ -206,7 +207,7 @@ pub struct RunView {
     /// The calls of the current step, if there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<LiveCall>,
-    /// Open questions of the run and of the runs below it, oldest first; at most 16.
+    /// Open interactions of the run and of the runs below it, oldest first; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<OpenQuestion>,
     /// Fields that are shown only in part, because the whole would not fit. Their texts end with `… [N more bytes]`.
@@ -436,6 +437,9 @@ pub struct CallRequest {
     /// `spawn_agent` and `wait_for_agent` are transitions of the world, as far as the run may call them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<CallKind>,
+    /// What a person is asked about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<Arc<CallAsk>>,
 }
 
 /// What kind of call it is.
@@ -456,7 +460,7 @@ pub enum CallKind {
 impl CallRequest {
     /// A call with usable arguments, and without an id of a provider.
     pub fn new(call: CallId, tool: impl Into<Arc<str>>, args: impl Into<Arc<str>>) -> Self {
-        Self { call, tool: tool.into(), args: args.into(), unusable: None, given: None, kind: None }
+        Self { call, tool: tool.into(), args: args.into(), unusable: None, given: None, kind: None, ask: None }
     }
 }
 
@@ -556,34 +560,4 @@ pub struct StreamInfo {
     pub omitted: u64,
     /// Path of the file with the whole stream; `None` if the stream is empty or could not be kept.
     pub path: Option<Arc<str>>,
-}
-
-/// An open question or approval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct InteractionView {
-    /// Id of the interaction, for `reply`.
-    pub id: InteractionId,
-    /// The run that waits.
-    pub run: RunId,
-    /// Name of the run, if it has one.
-    pub run_name: Option<Arc<str>>,
-    /// The run that submitted that run; `None` if an operator did. A child may have the name of an operator's run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<RunId>,
-    /// Kind of the interaction.
-    pub kind: InteractionKind,
-    /// Text of the question.
-    pub question: Arc<str>,
-    /// When it was opened.
-    pub since: Timestamp,
-}
-
-/// Kinds of interactions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum InteractionKind {
-    /// A question, answered with text.
-    Question,
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::exact_size_list;
+use crate::interaction::CallAsk;
 use crate::time::Span;
 
 /// An estimate of the allocator's overhead for each allocation, in bytes.
@@ -70,6 +71,16 @@ pub struct ScriptedCall {
     /// Arguments; `${name}` in their texts stands for a captured text.
     #[serde(default = "empty_object")]
     pub args: Value,
+    /// What a person is asked about the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<Arc<CallAsk>>,
+}
+
+impl ScriptedCall {
+    /// A call about which no person is asked.
+    pub fn new(tool: impl Into<String>, args: Value) -> Self {
+        Self { tool: tool.into(), args, ask: None }
+    }
 }
 
 impl Script {
@@ -83,7 +94,10 @@ impl Script {
 
 impl Turn {
     fn approximate_bytes(&self) -> usize {
-        let calls = self.calls.iter().map(|call| size_of::<ScriptedCall>() + call.tool.len() + within(&call.args));
+        let calls = self.calls.iter().map(|call| {
+            let ask = call.ask.as_deref().map_or(0, |ask| size_of::<CallAsk>() + ask.text.as_deref().map_or(0, text));
+            size_of::<ScriptedCall>() + call.tool.len() + within(&call.args) + ask
+        });
         let texts = self.expect.iter().chain(&self.expect_regex).map(|expected| text(expected));
         let captures = self.capture.iter().map(|(name, pattern)| text(name) + text(pattern));
         size_of::<Self>() + self.text.len() + calls.sum::<usize>() + texts.chain(captures).sum::<usize>()
@@ -144,6 +158,7 @@ mod tests {
             json!({"call": [{"tool": "shell", "args": {"a": [[{"b": [long]}]]}}]}),
             json!({"call": [{"tool": "shell", "args": {"a": vec![0; 10_000]}}]}),
             json!({"call": [{"tool": long}]}),
+            json!({"call": [{"tool": "shell", "ask": {"kind": "form", "text": long}}]}),
             json!({"expect": [long]}),
             json!({"expect": many}),
             json!({"expect_regex": many}),

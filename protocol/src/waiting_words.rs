@@ -165,11 +165,15 @@ fn waiting(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     let plain = |what: String| Standing { what, why: None, help: None };
     match waits.kind {
         WaitKind::Lane | WaitKind::Provider => in_lane(run, waits, clock),
-        WaitKind::Person => Standing {
-            why: run.asked.iter().find(|asked| asked.id.to_string() == id).map(|asked| asked.question.clone()),
-            help: Some(format!("harnessctl reply {id} TEXT")),
-            ..plain(format!("a person ({id})"))
-        },
+        WaitKind::Person => {
+            let asked = run.asked.iter().find(|asked| asked.id.to_string() == id);
+            let kind = asked.map(|asked| asked.kind).unwrap_or_default();
+            Standing {
+                why: asked.map(|asked| asked.kind.asks(&asked.question)),
+                help: Some(kind.how_to_settle(id)),
+                ..plain(format!("a person ({id})"))
+            }
+        }
         WaitKind::Run => for_run(run, waits, clock),
         WaitKind::Budget => plain(format!("what others hold of the budget of run {}", short(id))),
         WaitKind::Paused => paused(run.id),

@@ -9,6 +9,7 @@ use harness_protocol::blob::BlobHash;
 use harness_protocol::event::*;
 use harness_protocol::folder::{BootId, FolderId};
 use harness_protocol::id::*;
+use harness_protocol::interaction::*;
 use harness_protocol::lane::*;
 use harness_protocol::rpc::*;
 use harness_protocol::run::*;
@@ -29,7 +30,10 @@ const AT: Timestamp = Timestamp::from_micros(1_796_036_520_000_250);
 const SPAN: Span = Span::from_micros(1_500_000);
 
 fn spec() -> Arc<RunSpec> {
-    let call = ScriptedCall { tool: "shell".to_owned(), args: serde_json::json!({ "command": "true" }) };
+    let call = ScriptedCall {
+        ask: Some(Arc::new(CallAsk::approval())),
+        ..ScriptedCall::new("shell", serde_json::json!({ "command": "true" }))
+    };
     let turn = Turn {
         text: "Let me look.".to_owned(),
         calls: vec![call],
@@ -91,7 +95,9 @@ fn request() -> CallRequest {
 }
 
 fn unusable() -> CallRequest {
-    CallRequest { unusable: Some("cut off".into()), ..CallRequest::new(CALL, "shell", "{") }
+    let ask =
+        Some(Arc::new(CallAsk { text: Some("may it?".into()), expires_seconds: Some(SPAN), ..CallAsk::approval() }));
+    CallRequest { unusable: Some("cut off".into()), ask, ..CallRequest::new(CALL, "shell", "{") }
 }
 
 fn carried() -> Option<Arc<Carried>> {
@@ -208,10 +214,37 @@ fn events() -> Vec<EventBody> {
         EventBody::CallReturning { call: CALL },
         EventBody::CallResumed { call: CALL },
         EventBody::WorkdirFound { folder: FOLDER },
+        EventBody::CallInterrupted { call: CALL },
         EventBody::CallWaiting { call: CALL, runs: vec![RUN], any: true },
         EventBody::CallFinished { result: result() },
-        EventBody::InteractionOpened { interaction: INTERACTION, call: CALL, question: "which?".into() },
-        EventBody::InteractionSettled { interaction: INTERACTION, answer: "this".into() },
+        EventBody::InteractionOpened {
+            interaction: INTERACTION,
+            call: CALL,
+            question: "which?".into(),
+            interaction_kind: InteractionKind::Question,
+            subject: None,
+            expires_at: None,
+        },
+        EventBody::InteractionOpened {
+            interaction: INTERACTION,
+            call: CALL,
+            question: "this?".into(),
+            interaction_kind: InteractionKind::Approval,
+            subject: Some("make".into()),
+            expires_at: Some(AT),
+        },
+        EventBody::InteractionSettled {
+            interaction: INTERACTION,
+            answer: "this".into(),
+            resolution: Resolution::Answered,
+            scope: None,
+        },
+        EventBody::InteractionSettled {
+            interaction: INTERACTION,
+            answer: "no".into(),
+            resolution: Resolution::Denied,
+            scope: Some(Scope::Run),
+        },
         EventBody::InteractionClosed { interaction: INTERACTION },
         EventBody::Denied { what: "question: which?".into() },
         EventBody::MessageReceived { text: "also".into(), submit_key: None },
@@ -433,6 +466,7 @@ fn every_method_reads_the_parameters_that_its_clients_write() {
         ("blob.get", r#"{"hash":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","offset":10}"#),
         ("interaction.list", "{}"),
         ("interaction.answer", r#"{"interaction":"x","answer":"this"}"#),
+        ("interaction.answer", r#"{"interaction":"x","answer":"","resolution":"allowed","scope":"always"}"#),
         ("lane.list", "{}"),
         ("lane.relieve", r#"{"by":4,"for_seconds":60}"#),
         ("lane.resize", r#"{"lane":"tool","width":4}"#),

@@ -271,6 +271,11 @@ fn questions_that_are_not_asked(daemon: &Daemon, seen: &mut Seen) {
         (run, question)
     };
     let (run, question) = asks();
+    let allowed = json!({"interaction": question, "answer": "", "resolution": "allowed"});
+    let unfit = Some(("interaction", question.as_str()));
+    seen.ask(daemon, "interaction.answer", allowed, "resolution-unfit", unfit);
+    let scoped = json!({"interaction": question, "answer": "x", "scope": "run"});
+    seen.ask(daemon, "interaction.answer", scoped, "resolution-unfit", unfit);
     run.reply("first");
     run.answer();
     let subject = Some(("interaction", question.as_str()));

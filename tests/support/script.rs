@@ -53,6 +53,14 @@ impl Script {
         self.call("shell", json!({"command": command}))
     }
 
+    /// A person is asked this about the last call of the turn.
+    pub fn asking(mut self, ask: Value) -> Self {
+        let calls = self.last().get_mut("call").and_then(Value::as_array_mut);
+        let call = calls.and_then(|calls| calls.last_mut()).and_then(Value::as_object_mut);
+        call.expect("a person is asked about a call").insert("ask".to_owned(), ask);
+        self
+    }
+
     /// The turn asks a person.
     pub fn ask(self, question: &str) -> Self {
         self.call("ask_user", json!({"question": question}))

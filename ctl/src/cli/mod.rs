@@ -150,11 +150,11 @@ pub(crate) enum Verb {
     /// Write all data of a run into a directory, complete enough for a replay; with several runs, a directory each
     #[command(after_help = EXPORTED)]
     Export(runs::ExportArgs),
-    /// List the questions that wait for an answer
+    /// List the questions and approvals that wait for a person
     #[command(after_help = "Example: harnessctl pending -l team=a")]
     Pending(runs::PendingArgs),
-    /// Answer a question; the first answer wins
-    #[command(after_help = "Example: harnessctl reply nightly yes")]
+    /// Answer a question, or decide about an approval; the first answer wins
+    #[command(after_help = "Examples: harnessctl reply nightly yes, harnessctl reply nightly --deny 'not on Fridays'")]
     Reply(runs::ReplyArgs),
     /// Show the lanes, or change a lane
     #[command(after_help = LANES)]

@@ -200,9 +200,15 @@ pub(crate) struct PendingArgs {
 /// Arguments of `reply`.
 #[derive(Debug, Args)]
 pub(crate) struct ReplyArgs {
-    /// The question, by its id or the start of its id; or the run that waits for the answer
+    /// The question or the approval, by its id or the start of its id; or the run that waits for it
     pub(crate) id: String,
-    /// The answer; `-` reads it from standard input
-    #[arg(value_name = "TEXT | -")]
-    pub(crate) text: String,
+    /// The answer, or the reason of a refusal; `-` reads it from standard input
+    #[arg(value_name = "TEXT | -", required_unless_present_any = ["allow", "deny"])]
+    pub(crate) text: Option<String>,
+    /// Let the call begin that waits for an approval
+    #[arg(long, conflicts_with = "deny")]
+    pub(crate) allow: bool,
+    /// Refuse what is asked; the model reads the reason
+    #[arg(long)]
+    pub(crate) deny: bool,
 }

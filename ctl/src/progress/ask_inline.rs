@@ -9,6 +9,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use harness_protocol::id::{InteractionId, RunId};
+use harness_protocol::interaction::{InteractionKind, Resolution};
 use harness_protocol::rpc::{AnswerParams, InteractionListParams, method};
 use harness_protocol::run::{OpenQuestion, RunView};
 use rustix::termios::{QueueSelector, tcflush};
@@ -97,7 +98,9 @@ impl Asker {
         if let Some(gone) = self.current.take_if(|asked| !is_open(asked)) {
             self.interrupt();
             self.forget_typed();
-            note(self.paint.dim(format_args!("[question {} needs no answer any more]", gone.question.id)));
+            note(
+                self.paint.dim(format_args!("[{} {} needs no answer any more]", gone.question.kind, gone.question.id)),
+            );
         }
     }
 
@@ -118,14 +121,20 @@ impl Asker {
                     "{} run {} asks: {}",
                     self.paint.yellow("?"),
                     short(asked.question.run),
-                    clean(&text)
+                    clean(&asked.question.kind.asks(&text))
                 ));
             }
             self.forget_typed();
             self.current = Some(asked);
         }
         if let (false, Some(asked)) = (self.stands, &self.current) {
-            let prompt = format!("answer run {} (Ctrl-D: later): ", short(asked.question.run));
+            let run = short(asked.question.run);
+            let wants = if asked.question.kind.comes_first() {
+                format!("y or n for run {run}")
+            } else {
+                format!("answer run {run}")
+            };
+            let prompt = format!("{wants} (Ctrl-D: later): ");
             let mut err = io::stderr().lock();
             // If the prompt cannot be written, the question is not answered below.
             let _asked = write!(err, "{}", self.paint.bold(prompt)).and_then(|()| err.flush());
@@ -166,9 +175,14 @@ impl Asker {
                 note(self.paint.dim(format_args!("[an empty answer is given with: harnessctl reply {id} '']")));
                 return Ok(());
             }
-            Ok(answer) => answer.into(),
+            Ok(answer) => answer,
         };
-        let params = AnswerParams { interaction: asked.question.id.to_string(), answer };
+        let Some((resolution, answer)) = decision(asked.question.kind, answer) else {
+            note(self.paint.dim("[y allows it, n denies it]"));
+            return Ok(());
+        };
+        let params =
+            AnswerParams { interaction: asked.question.id.to_string(), answer: answer.into(), resolution, scope: None };
         match ctx.session.client()?.call::<method::InteractionAnswer>(&params).map_err(Failure::from) {
             Ok(_) => self.current = None,
             // Another client has answered it, or its run has ended; the refusal says which.
@@ -185,7 +199,8 @@ impl Asker {
     pub(crate) fn leave(&mut self) {
         self.interrupt();
         for asked in self.current.take().into_iter().chain(std::mem::take(&mut self.waiting)) {
-            note(format_args!("question {0} stays open; answer it: harnessctl reply {0} TEXT", asked.question.id));
+            let OpenQuestion { id, kind, .. } = asked.question;
+            note(format_args!("{kind} {id} stays open; answer it: {}", kind.how_to_settle(id)));
         }
     }
 
@@ -193,6 +208,16 @@ impl Asker {
         self.typed.clear();
         // If this fails, earlier input is taken for an answer, as in a shell.
         let _forgotten = tcflush(&self.stdin, QueueSelector::IFlush);
+    }
+}
+
+/// What the typed line says to an interaction of this kind; `None` where it says nothing.
+fn decision(kind: InteractionKind, line: &str) -> Option<(Resolution, &str)> {
+    match line.to_ascii_lowercase().as_str() {
+        _ if !kind.comes_first() => Some((Resolution::Answered, line)),
+        "y" | "yes" => Some((Resolution::Allowed, "")),
+        "n" | "no" => Some((Resolution::Denied, "")),
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use harness_protocol::event::{Cause, Delta, DeltaStream, EVENT_VERSION, Ending, Event, EventBody, ProviderFault};
 use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
+use harness_protocol::interaction::{InteractionKind, Resolution};
 use harness_protocol::lane::{LaneHold, Limiter};
 use harness_protocol::rpc::{DaemonStatusReply, ProcessView};
 use harness_protocol::run::{CallRequest, CallResult, CallState, Entry, LiveCall, Usage};
@@ -111,6 +112,8 @@ fn bodies(text: &str) -> Vec<EventBody> {
         fault,
         usage: None,
     };
+    let settled =
+        |resolution| EventBody::InteractionSettled { interaction, answer: Arc::clone(&text), resolution, scope: None };
     let asked = CallRequest::new(call, Arc::clone(&text), Arc::clone(&text));
     vec![
         EventBody::RunSubmitted {
@@ -136,8 +139,16 @@ fn bodies(text: &str) -> Vec<EventBody> {
             cut: false,
         },
         EventBody::CallStarted { call },
-        EventBody::InteractionOpened { interaction, call, question: Arc::clone(&text) },
-        EventBody::InteractionSettled { interaction, answer: Arc::clone(&text) },
+        EventBody::InteractionOpened {
+            interaction,
+            call,
+            question: Arc::clone(&text),
+            interaction_kind: InteractionKind::Question,
+            subject: Some(Arc::clone(&text)),
+            expires_at: None,
+        },
+        settled(Resolution::Answered),
+        settled(Resolution::Denied),
         EventBody::CallFinished {
             result: Arc::new(CallResult::plain(call, Arc::clone(&text), Arc::clone(&text), true)),
         },

@@ -80,10 +80,10 @@ impl Teller {
 pub(crate) fn asks(question: &OpenQuestion, above: &RunView) -> String {
     let below = if question.run == above.id { String::new() } else { format!(", below run {},", short(above.id)) };
     format!(
-        "run {}{below} asks: {}; harnessctl reply {} TEXT",
+        "run {}{below} asks: {}; {}",
         short(question.run),
-        first_line(&question.question),
-        question.id
+        first_line(&question.kind.asks(&question.question)),
+        question.kind.how_to_settle(question.id)
     )
 }
 
@@ -180,6 +180,7 @@ mod tests {
         let question = |id: u64, run: u64, text: &str| OpenQuestion {
             id: InteractionId::from_u64(id),
             run: harness_protocol::id::RunId::from_u64(run),
+            kind: Default::default(),
             question: text.to_owned(),
         };
         let mut run = waits(Limiter::Width, 1);

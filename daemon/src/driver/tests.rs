@@ -25,7 +25,7 @@ use crate::inference::http::{Environment, Providers};
 use crate::jobs::{Context, ExecuteCall, Execution, ExecutorConfig};
 use crate::journal::CommitClass;
 use crate::journal::memory::{Memory, Mood, Script as Journalist};
-use crate::world::api::CallTask;
+use crate::world::api::{CallTask, Settlement};
 
 mod reloads;
 
@@ -137,7 +137,7 @@ impl Bench {
     }
 
     fn submit(&self, connection: u64) -> Answer {
-        let call = ScriptedCall { tool: "shell".to_owned(), args: serde_json::json!({}) };
+        let call = ScriptedCall::new("shell", serde_json::json!({}));
         let turns =
             vec![Turn { calls: vec![call], ..Turn::default() }, Turn { text: "done".to_owned(), ..Turn::default() }];
         let script = Some(Arc::new(Script { turns, ..Script::default() }));
@@ -368,7 +368,7 @@ async fn a_disk_that_does_not_answer_holds_the_daemon_and_it_still_answers() {
             left: None,
             sent: Default::default(),
         },
-        Command::Answer { interaction: run.clone(), answer: "yes".into() },
+        Command::Answer { interaction: run.clone(), settlement: Settlement::answer("yes") },
         Command::Lane { lane: None, change: crate::world::api::LaneChange::Pause },
         Command::Drain(false),
     ];
@@ -444,7 +444,7 @@ async fn whoever_asks_now_and_then_waits_behind_few_of_those_who_always_ask() {
 }
 
 fn waiting() -> Arc<RunSpec> {
-    let call = ScriptedCall { tool: "ask_user".to_owned(), args: serde_json::json!({"question": "q"}) };
+    let call = ScriptedCall::new("ask_user", serde_json::json!({"question": "q"}));
     let turns = vec![Turn { calls: vec![call], ..Turn::default() }];
     let script = Some(Arc::new(Script { turns, ..Script::default() }));
     Arc::new(RunSpec { script, on_interaction: harness_protocol::spec::OnInteraction::Wait, ..RunSpec::default() })

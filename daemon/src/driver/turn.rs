@@ -154,6 +154,7 @@ impl<J: Journal> Driver<J> {
             Effect::Start(job) => self.parts.executor.start(vec![job]),
             Effect::Cancel { job, force } => self.parts.executor.cancel(job, force),
             Effect::Resume(job) => self.parts.executor.go_on(job),
+            Effect::Answer { job, settlement } => self.parts.executor.answer(job, settlement),
             Effect::Release(run) => self.parts.executor.release(run),
             Effect::Reply { to, reply, .. } => self.replies.tell(to, reply, &mut self.waiters),
         }

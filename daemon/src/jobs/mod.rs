@@ -41,7 +41,7 @@ use self::registry::{Opened, Registry};
 use crate::inbox::Report;
 use crate::inference::http::Providers;
 use crate::process::{self, Keepers};
-use crate::world::api::{Job, JobId, Outcome, Task, Work};
+use crate::world::api::{Job, JobId, Outcome, Settlement, Task, Work};
 
 /// Jobs that begin on one worker, one after the other.
 const TOGETHER: usize = 16;
@@ -141,6 +141,11 @@ impl Executor {
     /// A job that was off its lane has its permit again.
     pub fn go_on(&self, job: JobId) {
         self.inner.registry.go_on(job);
+    }
+
+    /// What a job asked a person is settled. Without effect on a job that is not out.
+    pub fn answer(&self, job: JobId, settlement: Settlement) {
+        self.inner.registry.answer(job, settlement);
     }
 
     /// A run has ended: ends whatever is left of it.

@@ -1,8 +1,8 @@
 //! Gives back the permit of a job's lane while the job waits for something without a time bound, and asks for one again
 //! afterwards.
 //!
-//! Every [`Ask::OffLane`] is followed by exactly one [`Ask::Return`], also if the wait is dropped, cancelled or panics.
-//! Both come before the outcome of the job.
+//! Every [`Ask::OffLane`] and every [`Ask::Open`] is followed by exactly one [`Ask::Return`], also if the wait is
+//! dropped, cancelled or panics. Both come before the outcome of the job.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use harness_protocol::folder::FolderId;
 use super::registry::{Registry, Resumption};
 use crate::inbox::Report;
 use crate::process::Cancel;
-use crate::world::api::{Ask, JobId};
+use crate::world::api::{Ask, Asked, JobId, Settlement};
 
 /// The place of a job in its lane.
 pub struct LaneHandle {
@@ -46,8 +46,24 @@ impl LaneHandle {
     /// [`Cancelled`] if the job has to end: the wait was given up, and there is no permit.
     pub async fn off_lane<F: Future>(&mut self, future: F) -> Result<F::Output, Cancelled> {
         self.come_back().await?;
+        self.wait(Ask::OffLane, future).await
+    }
+
+    /// Asks a person, and waits for what comes of it without a permit, and then until the world grants one again.
+    ///
+    /// # Errors
+    /// [`Cancelled`] if the job has to end: nothing is asked any more, and there is no permit.
+    pub async fn ask(&mut self, asked: Asked) -> Result<Settlement, Cancelled> {
+        self.come_back().await?;
+        let resumption = Arc::clone(&self.resumption);
+        // What is left is for a question that was given up: it came before the permit of that wait.
+        drop(resumption.settled.take());
+        self.wait(Ask::Open(asked), resumption.settled.said()).await
+    }
+
+    async fn wait<F: Future>(&mut self, why: Ask, future: F) -> Result<F::Output, Cancelled> {
         let mut cancel = self.cancel.clone();
-        let away = Away::leave(self);
+        let away = Away::leave(self, why);
         let output = tokio::select! {
             biased;
             _ = cancel.wanted() => Err(Cancelled),
@@ -79,8 +95,8 @@ impl LaneHandle {
 struct Away<'a>(&'a mut LaneHandle);
 
 impl<'a> Away<'a> {
-    fn leave(lane_handle: &'a mut LaneHandle) -> Self {
-        lane_handle.registry.report(Report::Ask(lane_handle.job, Ask::OffLane));
+    fn leave(lane_handle: &'a mut LaneHandle, why: Ask) -> Self {
+        lane_handle.registry.report(Report::Ask(lane_handle.job, why));
         Self(lane_handle)
     }
 }

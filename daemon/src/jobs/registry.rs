@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 
 use crate::inbox::Report;
 use crate::process::{Cancel, Canceller, canceller};
-use crate::world::api::{JobId, Outcome, Work};
+use crate::world::api::{JobId, Outcome, Settlement, Work};
 
 /// Where reports go. Must not wait.
 pub type ReportTo = Arc<dyn Fn(Report) + Send + Sync>;
@@ -33,12 +33,43 @@ struct Out {
     task: Option<AbortHandle>,
 }
 
-/// How a job that was off its lane learns that it has a permit again.
+/// How a job that was off its lane learns that it has a permit again, and what a person said.
 #[derive(Debug)]
 pub(super) struct Resumption {
     /// Returns that were asked for and not granted.
     pub(super) asked: AtomicU32,
     pub(super) granted: Semaphore,
+    pub(super) settled: Settled,
+}
+
+/// What a person has said to a job that asked. A job asks one thing at a time.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    settlement: Mutex<Option<Settlement>>,
+    came: Notify,
+}
+
+impl Settled {
+    fn put(&self, settlement: Settlement) {
+        *self.settlement.lock().unwrap_or_else(PoisonError::into_inner) = Some(settlement);
+        self.came.notify_one();
+    }
+
+    /// Takes what has come so far.
+    pub(super) fn take(&self) -> Option<Settlement> {
+        self.settlement.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Waits for what a person says.
+    pub(super) async fn said(&self) -> Settlement {
+        loop {
+            // A notice that came before is kept, so that none is missed in between.
+            if let Some(settlement) = self.take() {
+                return settlement;
+            }
+            self.came.notified().await;
+        }
+    }
 }
 
 /// The promise of one outcome.
@@ -67,7 +98,8 @@ impl Registry {
     /// Makes the slot of a job; `None` where that job is out already.
     pub(super) fn open(self: &Arc<Self>, job: JobId) -> Option<Opened> {
         let (canceller, cancel) = canceller();
-        let resumption = Arc::new(Resumption { asked: AtomicU32::new(0), granted: Semaphore::new(0) });
+        let resumption =
+            Arc::new(Resumption { asked: AtomicU32::new(0), granted: Semaphore::new(0), settled: Settled::default() });
         let mut out = self.out();
         if out.contains_key(&job) {
             return None;
@@ -115,6 +147,13 @@ impl Registry {
             if out.resumption.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok() {
                 out.resumption.granted.add_permits(1);
             }
+        }
+    }
+
+    /// Tells a job what a person said to what it asked.
+    pub(super) fn answer(&self, job: JobId, settlement: Settlement) {
+        if let Some(out) = self.out().get(&job) {
+            out.resumption.settled.put(settlement);
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use harness_protocol::id::CallId;
+use harness_protocol::interaction::{CallAsk, InteractionKind, Resolution};
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
@@ -19,7 +20,7 @@ use crate::inference::http::{Environment, Providers};
 use crate::process::Outputs;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 use crate::tools;
-use crate::world::api::{Ask, CallTask, InferenceTask};
+use crate::world::api::{Ask, Asked, CallTask, InferenceTask, Settlement};
 
 const RUN: RunId = RunId::from_u64(1);
 
@@ -98,6 +99,23 @@ impl Bench {
                     said(&context, &format!("{dropped} {again:?}"))
                 })
             }),
+            double("asks twice", |_, mut context| {
+                Box::pin(async move {
+                    let asked = |question: &str| Asked {
+                        kind: InteractionKind::Form,
+                        question: question.into(),
+                        subject: None,
+                        within: None,
+                    };
+                    let dropped = tokio::select! {
+                        biased;
+                        _ = context.lane_handle.ask(asked("first")) => false,
+                        () = std::future::ready(()) => true,
+                    };
+                    let said_to_it = context.lane_handle.ask(asked("second")).await;
+                    said(&context, &format!("{dropped} {:?}", said_to_it.map(|settlement| settlement.text)))
+                })
+            }),
             double("is deaf", |_, _| Box::pin(std::future::pending())),
         ]);
         let calls = Arc::new(Doubles { plans, by_name });
@@ -114,10 +132,18 @@ impl Bench {
     }
 
     fn call(&self, tool: &str, args: &str) -> JobId {
+        self.start(tool, args, None)
+    }
+
+    fn call_that_asks(&self, command: &str, ask: CallAsk) -> JobId {
+        self.start("shell", &serde_json::json!({ "command": command }).to_string(), Some(Arc::new(ask)))
+    }
+
+    fn start(&self, tool: &str, args: &str, ask: Option<Arc<CallAsk>>) -> JobId {
         let id = job(9);
         let workdir = Some(self.dir.path().to_str().unwrap().into());
         let spec = Arc::new(RunSpec { workdir, ..RunSpec::default() });
-        let task = Task::Call(CallTask { tool: tool.into(), args: args.into(), spec });
+        let task = Task::Call(CallTask { tool: tool.into(), args: args.into(), ask, spec });
         self.executor.start(vec![Job { id, task }]);
         id
     }
@@ -192,7 +218,7 @@ async fn a_call_ends_in_its_result_and_nothing_else() {
 #[tokio::test]
 async fn jobs_that_start_together_each_end_in_their_own_outcome_also_when_cancelled_at_once() {
     let mut bench = Bench::new();
-    let task = || Task::Call(CallTask { tool: "waits".into(), args: "{}".into(), spec: Arc::default() });
+    let task = || Task::Call(CallTask { tool: "waits".into(), args: "{}".into(), ask: None, spec: Arc::default() });
     let jobs = |numbers: std::ops::Range<u64>| numbers.map(|call| Job { id: job(call), task: task() }).collect();
     bench.executor.start(jobs(0..40));
     // The runtime has had no turn yet: their tasks are not there.
@@ -233,7 +259,7 @@ async fn a_panic_is_an_outcome_with_its_words() {
 #[tokio::test]
 async fn a_task_that_is_not_what_its_id_says_is_lost() {
     let mut bench = Bench::new();
-    let task = CallTask { tool: "shell".into(), args: "{}".into(), spec: Arc::default() };
+    let task = CallTask { tool: "shell".into(), args: "{}".into(), ask: None, spec: Arc::default() };
     let id = JobId { run: RUN, work: Work::Inference { step: 1, attempt: 1 } };
     bench.executor.start(vec![Job { id, task: Task::Call(task) }]);
     assert_eq!(bench.outcome().await, Outcome::Lost);
@@ -310,6 +336,73 @@ async fn a_wait_that_panics_or_is_dropped_is_balanced_too() {
     }
     assert_eq!(bench.envelope().await, "true Ok(())");
     bench.nothing_more().await;
+}
+
+fn asked(report: Report) -> String {
+    match report {
+        Report::Ask(_, Ask::Open(asked)) => asked.question.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_asks_gets_what_is_said_to_its_question_and_goes_on_with_its_permit() {
+    let mut bench = Bench::new();
+    let id = bench.call("asks twice", "");
+    assert_eq!(asked(bench.next().await), "first");
+    assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+    // The answer to what it gave up to ask comes late.
+    bench.executor.answer(id, Settlement::answer("too late"));
+    bench.executor.go_on(id);
+    assert_eq!(asked(bench.next().await), "second");
+    tokio::task::yield_now().await;
+    assert!(bench.reports.try_recv().is_err(), "it waits");
+    bench.executor.answer(id, Settlement::answer("this"));
+    assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+    tokio::task::yield_now().await;
+    assert!(bench.reports.try_recv().is_err(), "it has no permit");
+    bench.executor.go_on(id);
+    assert_eq!(bench.envelope().await, r#"true Ok("this")"#);
+    bench.executor.answer(id, Settlement::answer("nobody asks"));
+    bench.nothing_more().await;
+}
+
+#[tokio::test]
+async fn a_cancel_ends_a_job_that_asks_and_nothing_is_started() {
+    let mut bench = Bench::new();
+    let ask = CallAsk { kind: InteractionKind::Question, text: Some("what?".into()), expires_seconds: None };
+    let id = bench.call_that_asks("touch made", ask);
+    assert_eq!(asked(bench.next().await), "what?");
+    bench.executor.cancel(id, false);
+    assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+    match bench.outcome().await {
+        Outcome::Call(result) => assert!(result.cancelled && result.is_error, "{result:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(!bench.dir.path().join("made").exists());
+    bench.nothing_more().await;
+}
+
+#[tokio::test]
+async fn a_process_reads_the_answer_that_its_call_asked_for_and_does_not_start_without_one() {
+    let ways = [
+        (Settlement::answer("blue"), "Exit code: 0\nblue"),
+        (Settlement::denied("no"), "Denied: no"),
+        (Settlement::of(Resolution::Expired), "Not run: no person settled this in time."),
+    ];
+    for (settlement, told) in ways {
+        let mut bench = Bench::new();
+        let kind = InteractionKind::Form;
+        let id = bench.call_that_asks("tee made", CallAsk { kind, text: None, expires_seconds: None });
+        assert_eq!(asked(bench.next().await), "what is to be read by tee made");
+        let is_answered = settlement.resolution == Resolution::Answered;
+        bench.executor.answer(id, settlement);
+        assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+        bench.executor.go_on(id);
+        assert_eq!(bench.envelope().await.trim_end(), told);
+        assert_eq!(bench.dir.path().join("made").exists(), is_answered);
+        bench.nothing_more().await;
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use harness_protocol::event::{Cause, Ending, Event, EventBody, StopReason, Via};
 use harness_protocol::id::RunId;
+use harness_protocol::interaction::Resolution;
 use harness_protocol::time::Timestamp;
 use harness_protocol::waiting_words::{self, Clock};
 use jiff::tz::TimeZone;
@@ -93,7 +94,12 @@ fn at_info(event: &Event, crowds: &mut Crowds) {
         EventBody::RunStopping { reason: StopReason::Cancelled, .. } => crowds.done("runs cancelled", event),
         EventBody::RunPaused => crowds.done("runs paused", event),
         EventBody::RunResumed => crowds.done("runs resumed", event),
-        EventBody::InteractionSettled { .. } => crowds.done("questions answered", event),
+        EventBody::InteractionSettled { resolution, .. } => match resolution {
+            Resolution::Answered => crowds.done("questions answered", event),
+            Resolution::Allowed => crowds.done("calls allowed", event),
+            Resolution::Denied => crowds.done("calls or questions denied", event),
+            Resolution::Expired => {}
+        },
         EventBody::ClockSet { from } => {
             let (from, to) = (from.to_string(), event.at.to_string());
             warn!(%from, %to, "the time of events was set: the clock says {to} where it was {from}");

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use harness_protocol::id::CallId;
+use harness_protocol::interaction::CallAsk;
 use harness_protocol::run::{CallRequest, CallResult, Carried, Entry, Usage};
 use harness_protocol::time::Span;
 
@@ -200,12 +201,14 @@ pub struct RequestedCall {
     pub unusable: Option<String>,
     /// The id that the provider gave the call; empty if it gave none.
     pub given: String,
+    /// What a person is asked about the call. No provider but the scripted one gives it.
+    pub ask: Option<Arc<CallAsk>>,
 }
 
 impl RequestedCall {
     /// A call whose arguments can be used, without an id of its provider.
     pub fn new(tool: impl Into<String>, args: impl Into<String>) -> Self {
-        Self { tool: tool.into(), args: args.into(), unusable: None, given: String::new() }
+        Self { tool: tool.into(), args: args.into(), unusable: None, given: String::new(), ask: None }
     }
 }
 

@@ -7,6 +7,7 @@ use harness_protocol::blob::BlobHash;
 use harness_protocol::event::ToolDefinition;
 use harness_protocol::folder::FolderId;
 use harness_protocol::id::{CallId, ReliefId, RunId, Seq};
+use harness_protocol::interaction::CallAsk;
 use harness_protocol::lane::LaneChanged;
 use harness_protocol::rpc::{Answered, Changed, Selector, Submitted};
 use harness_protocol::run::{CallResult, Entry, RunView};
@@ -16,6 +17,7 @@ use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
 pub(crate) use super::name_or_id::{may_be_an_id, name_and_id, short};
+pub use super::settlement::{Asked, Settlement};
 use crate::prompt::{Completion, InferenceError, Prompt};
 use crate::refusal::Refusal;
 use crate::tools::ToolSpec;
@@ -91,7 +93,7 @@ pub enum Input {
         /// Its result, or the reason why there is none.
         outcome: Outcome,
     },
-    /// A job that executes wants something of its lane.
+    /// A job that executes wants something of its lane, or of a person.
     Ask {
         /// The job that asks.
         job: JobId,
@@ -247,8 +249,8 @@ pub enum Command {
     Answer {
         /// By id, unique prefix, or the run that waits.
         interaction: String,
-        /// The text of the answer.
-        answer: Arc<str>,
+        /// The decision, with its words.
+        settlement: Settlement,
     },
     /// Change a lane.
     Lane {
@@ -341,11 +343,13 @@ pub enum LaneChange {
     Resume,
 }
 
-/// What a job may ask of its lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a job may ask of its lane, or of a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
     /// It waits with no time bound; its permit is of no use to it.
     OffLane,
+    /// It asks a person, and waits like a job that is off its lane, until it receives [`Effect::Answer`].
+    Open(Asked),
     /// It has finished waiting and blocks until it receives [`Effect::Resume`].
     Return,
     /// Nothing: it tells which folder its run's working directory is, in this boot.
@@ -402,6 +406,13 @@ pub enum Effect {
     },
     /// A job that was off its lane has its permit again.
     Resume(JobId),
+    /// What a job asked a person is settled.
+    Answer {
+        /// The job that asked.
+        job: JobId,
+        /// The decision, with its words.
+        settlement: Settlement,
+    },
     /// Answer a request.
     Reply {
         /// The request that is answered.
@@ -440,6 +451,8 @@ pub struct CallTask {
     pub tool: Arc<str>,
     /// Arguments, as JSON text.
     pub args: Arc<str>,
+    /// What its job asks a person before it does anything else.
+    pub ask: Option<Arc<CallAsk>>,
     /// What the run was asked to be: working directory, environment.
     pub spec: Arc<RunSpec>,
 }

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use harness_protocol::event::{Ending, EventBody, StopReason};
-use harness_protocol::id::{CallId, RunId};
+use harness_protocol::id::{CallId, InteractionId, RunId};
 use harness_protocol::run::{CallResult, exit};
 
 use crate::world::api::{Effect, JobId, Work};
-use crate::world::model::components::Stage;
+use crate::world::model::components::{Asker, Stage};
 use crate::world::model::phase::Phase;
 use crate::world::tx::Tx;
 use crate::world::view::size_limits::{MOST_ERROR, fit_text};
@@ -83,6 +83,7 @@ pub(in crate::world) fn fail_run(tx: &mut Tx<'_>, run: RunId, error: impl Into<A
 /// then the run its end.
 pub(in crate::world) fn wind_up(tx: &mut Tx<'_>, run: RunId, reason: StopReason) {
     if !jobs_out(tx, run).is_empty() {
+        close_what_jobs_ask(tx, run);
         give_back(tx, run);
         return;
     }
@@ -91,7 +92,7 @@ pub(in crate::world) fn wind_up(tx: &mut Tx<'_>, run: RunId, reason: StopReason)
         open.map(|call| (call.id, Arc::clone(&call.tool), call.stage.clone())).collect()
     });
     for (call, tool, stage) in open {
-        if let Stage::Asking(interaction) = stage {
+        if let Stage::Asking(interaction, _) = stage {
             tx.emit(Some(run), EventBody::InteractionClosed { interaction });
         }
         let text = "Not run: the run was ended first.";
@@ -109,6 +110,20 @@ pub(in crate::world) fn wind_up(tx: &mut Tx<'_>, run: RunId, reason: StopReason)
         }
     };
     finish_run(tx, run, ending);
+}
+
+/// Jobs that are being ended wait for no person.
+fn close_what_jobs_ask(tx: &mut Tx<'_>, run: RunId) {
+    let asked: Vec<InteractionId> = tx.batch(run).map_or_else(Vec::new, |batch| {
+        let asked = batch.0.calls.iter().filter_map(|call| match call.stage {
+            Stage::Asking(interaction, Asker::Job) => Some(interaction),
+            _ => None,
+        });
+        asked.collect()
+    });
+    for interaction in asked {
+        tx.emit(Some(run), EventBody::InteractionClosed { interaction });
+    }
 }
 
 /// Lets go of permits under which nothing executes any more, while other jobs of the run are still being ended.

@@ -23,11 +23,13 @@ mod ending;
 mod engine;
 mod fold;
 mod inference;
+mod interactions;
 mod model;
 mod name_or_id;
 pub mod queries;
 mod recover;
 pub mod redundant_events;
+mod settlement;
 mod steps;
 #[cfg(test)]
 pub(crate) mod testing;

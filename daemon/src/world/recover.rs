@@ -73,11 +73,20 @@ fn interrupt(tx: &mut Tx<'_>, run: RunId) {
             EventBody::InferenceFailed { step, attempt, error, retry_at, fault: ProviderFault::Unknown, usage },
         );
     }
-    let executing: Vec<_> = tx.batch(run).map_or_else(Vec::new, |batch| {
-        let out = batch.0.calls.iter().filter(|call| call.stage.has_job() && call.stage != Stage::Done);
-        out.map(|call| (call.id, call.tool.clone())).collect()
+    let stopping = tx.life(run).is_some_and(|life| life.stopping.is_some());
+    let out: Vec<_> = tx.batch(run).map_or_else(Vec::new, |batch| {
+        let out = batch.0.calls.iter().filter(|call| call.stage.has_job());
+        out.map(|call| (call.id, call.tool.clone(), call.stage.clone())).collect()
     });
-    for (call, tool) in executing {
+    for (call, tool, stage) in out {
+        if let Stage::Asking(interaction, _) = stage {
+            if !stopping {
+                // A person may be about to answer: the call has its result then.
+                tx.emit(Some(run), EventBody::CallInterrupted { call });
+                continue;
+            }
+            tx.emit(Some(run), EventBody::InteractionClosed { interaction });
+        }
         let text = "Interrupted: the daemon was restarted while this call was executing. It was not run again, and how far it came is not known.";
         emit_result(tx, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
     }

@@ -7,16 +7,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use harness_protocol::event::{Ending, EventBody, StopReason};
+use harness_protocol::event::{Ending, EventBody};
 use harness_protocol::id::{CallId, RunId};
-use harness_protocol::spec::{OnInteraction, RunSpec};
+use harness_protocol::interaction::InteractionKind;
+use harness_protocol::spec::RunSpec;
 
-use super::api::Caller;
+use super::api::{Asked, Caller};
 use super::commands::select;
 use super::commands::submit::{Descent, submit};
-use super::ending::{finish_call, stop};
+use super::ending::finish_call;
+use super::interactions;
 use super::model::components::{Ended, Stage};
-use super::model::ids::Ids;
 use super::tx::Tx;
 use crate::tools::{Spawn, Transition, Wait};
 
@@ -28,26 +29,12 @@ const MAX_TARGETS: usize = 1_000;
 /// Makes the transition that a call has planned.
 pub(super) fn carry_out(tx: &mut Tx<'_>, run: RunId, call: CallId, transition: Transition) {
     match transition {
-        Transition::Ask(question) => ask(tx, run, call, question),
+        Transition::Ask(question) => {
+            let asked = Asked { kind: InteractionKind::Question, question, subject: None, within: None };
+            interactions::open(tx, run, call, asked);
+        }
         Transition::Spawn(planned) => spawn(tx, run, call, planned),
         Transition::Wait(planned) => wait(tx, run, call, &planned),
-    }
-}
-
-fn ask(tx: &mut Tx<'_>, run: RunId, call: CallId, question: Arc<str>) {
-    match tx.spec(run).map(|spec| spec.0.on_interaction).unwrap_or_default() {
-        OnInteraction::Wait => {
-            let interaction = tx.res::<Ids>().next_interaction();
-            tx.emit(Some(run), EventBody::InteractionOpened { interaction, call, question });
-        }
-        OnInteraction::Deny => {
-            tx.emit(Some(run), EventBody::Denied { what: format!("question: {question}").into() });
-            finish_call(tx, run, call, "Denied: nobody is there to answer. Go on without an answer.", true);
-        }
-        OnInteraction::Fail => {
-            tx.emit(Some(run), EventBody::Denied { what: format!("question: {question}").into() });
-            stop(tx, run, StopReason::NeedsAnswer, false);
-        }
     }
 }
 

@@ -119,6 +119,7 @@ pub(crate) const HOUSES: &[House] = &[
             "framing",
             "envelope",
             "lane",
+            "interaction",
             "script",
             "spec",
             "limit",

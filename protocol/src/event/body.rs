@@ -10,6 +10,7 @@ use super::{Ending, LaneShare, LaneWidth, ProviderFault, StopReason, ToolDefinit
 use crate::blob::BlobHash;
 use crate::folder::FolderId;
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
+use crate::interaction::{InteractionKind, Resolution, Scope};
 use crate::lane::Limiter;
 use crate::run::{CallRequest, CallResult, Carried, Compaction, Entry, Reserve, Usage};
 use crate::spec::RunSpec;
@@ -284,6 +285,12 @@ kinds! {
         /// Id of the call.
         call: CallId,
     },
+    /// The daemon was restarted while a call had asked a person and waited: its job is gone. What it asked stays open,
+    /// and the call has its result once that is settled.
+    CallInterrupted {
+        /// Id of the call.
+        call: CallId,
+    },
     /// A call waits for other runs.
     CallWaiting {
         /// Id of the call that waits.
@@ -298,23 +305,38 @@ kinds! {
         /// The result, with the id of its call.
         result: Arc<CallResult>,
     },
-    /// A run asks a person a question.
+    /// A run asks a person.
     InteractionOpened {
         /// Id of the interaction, for answering it.
         interaction: InteractionId,
-        /// The call that asks.
+        /// The call that asks, or that is asked about.
         call: CallId,
         /// Text of the question.
         question: Arc<str>,
+        /// Kind of the interaction; a question if left out. (`kind` is the kind of the event.)
+        #[serde(default, skip_serializing_if = "InteractionKind::is_question")]
+        interaction_kind: InteractionKind,
+        /// What is to be executed, if that is the question.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subject: Option<Arc<str>>,
+        /// When it is settled as expired.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires_at: Option<Timestamp>,
     },
-    /// A person answered.
+    /// A person settled an interaction, or its time was up.
     InteractionSettled {
         /// Id of the interaction.
         interaction: InteractionId,
-        /// Text of the answer.
+        /// Text of the answer, or the reason of a refusal.
         answer: Arc<str>,
+        /// How it was settled; it was answered if left out.
+        #[serde(default, skip_serializing_if = "Resolution::is_answered")]
+        resolution: Resolution,
+        /// What the person meant to allow or to deny.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scope: Option<Scope>,
     },
-    /// The question is withdrawn: its run ended.
+    /// The question is withdrawn: its run ended, or its call no longer asks.
     InteractionClosed {
         /// Id of the interaction.
         interaction: InteractionId,
@@ -409,6 +431,7 @@ impl EventBody {
             Self::CallOffLane { .. } => "call-off-lane",
             Self::CallReturning { .. } => "call-returning",
             Self::CallResumed { .. } => "call-resumed",
+            Self::CallInterrupted { .. } => "call-interrupted",
             Self::CallWaiting { .. } => "call-waiting",
             Self::CallFinished { .. } => "call-finished",
             Self::InteractionOpened { .. } => "interaction-opened",
@@ -512,6 +535,7 @@ pub const EVENT_KINDS: &[&str] = &[
     "call-off-lane",
     "call-returning",
     "call-resumed",
+    "call-interrupted",
     "call-waiting",
     "call-finished",
     "interaction-opened",

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::id::{InteractionId, RunId};
+use crate::interaction::InteractionKind;
 use crate::lane::Limiter;
 use crate::time::{Span, Timestamp};
 
@@ -64,7 +65,7 @@ impl WaitingFor {
     }
 }
 
-/// An open question of a run or of one below it, as the page of a run shows it.
+/// An open interaction of a run or of one below it, as the page of a run shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenQuestion {
@@ -72,6 +73,9 @@ pub struct OpenQuestion {
     pub id: InteractionId,
     /// The run that asks.
     pub run: RunId,
+    /// Kind of the interaction; a question if left out.
+    #[serde(default, skip_serializing_if = "InteractionKind::is_question")]
+    pub kind: InteractionKind,
     /// The question, shortened to one line of at most 200 characters. `interaction.list` has it whole.
     pub question: String,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use harness_protocol::id::RunId;
+use harness_protocol::interaction::InteractionView;
 use harness_protocol::rpc::{InteractionListParams, Selector, method};
 use harness_protocol::run::RunView;
 
@@ -13,7 +14,7 @@ use crate::output::note;
 use crate::render::run::{named, short};
 use crate::render::table::Table;
 use crate::render::text::first_line;
-use crate::render::units::{now, span};
+use crate::render::units::{clock, now, span};
 use crate::select::{find, live_of_all, typed};
 
 pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, Failure> {
@@ -45,7 +46,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, 
             short(interaction.run).into(),
             named(interaction.run_name.as_deref(), interaction.parent).into(),
             span(now.since(interaction.since)).into(),
-            first_line(&interaction.question).into(),
+            asks(interaction).into(),
         ]);
     }
     let look = ctx.look();
@@ -58,10 +59,27 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, 
         note(format_args!("harnessctl: {more} more are open"));
     }
     if look.terminal {
-        let hint = if table.is_empty() { "no questions" } else { "answer: harnessctl reply ID TEXT" };
+        let hint = hint(&open.interactions);
         note(ctx.notes.dim(hint));
     }
     ctx.done()
+}
+
+/// The question in a line, with its kind where it is another one, and with its end.
+fn asks(interaction: &InteractionView) -> String {
+    let words = first_line(&interaction.kind.asks(&interaction.question));
+    let until = interaction.expires_at.map(|at| format!(" (until {})", clock(now()).at(at)));
+    words + &until.unwrap_or_default()
+}
+
+fn hint(open: &[InteractionView]) -> &'static str {
+    let (first, other): (Vec<_>, Vec<_>) = open.iter().partition(|one| one.kind.comes_first());
+    match (first.is_empty(), other.is_empty()) {
+        (true, true) => "no questions",
+        (true, false) => "answer: harnessctl reply ID TEXT",
+        (false, true) => "allow: harnessctl reply ID --allow (or --deny)",
+        (false, false) => "answer: harnessctl reply ID TEXT; an approval: harnessctl reply ID --allow (or --deny)",
+    }
 }
 
 fn ids(runs: Vec<RunView>) -> BTreeSet<RunId> {

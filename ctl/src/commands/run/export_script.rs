@@ -47,7 +47,7 @@ impl Exported {
         // Unusable arguments were refused; as a text they are refused again.
         let useful = request.unusable.is_none().then(|| serde_json::from_str(&request.args).ok()).flatten();
         let args = useful.unwrap_or_else(|| Value::String(request.args.to_string()));
-        ScriptedCall { tool: request.tool.to_string(), args: self.argument(args) }
+        ScriptedCall { ask: request.ask.clone(), ..ScriptedCall::new(&*request.tool, self.argument(args)) }
     }
 
     fn argument(&mut self, value: Value) -> Value {
@@ -140,6 +140,9 @@ fn write_turn(text: &mut String, turn: &Turn) -> Result<(), String> {
     }
     for call in &turn.calls {
         let _written = writeln!(text, "[[turn.call]]\ntool = {}\nargs = {}", value(&call.tool)?, value(&call.args)?);
+        if let Some(ask) = &call.ask {
+            let _written = writeln!(text, "ask = {}", value(ask)?);
+        }
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use harness_protocol::event::{Delta, DeltaStream, Ending, Event, EventBody, ProviderFault};
 use harness_protocol::id::CallId;
+use harness_protocol::interaction::Resolution;
 use harness_protocol::rpc::OutputStream;
 use harness_protocol::run::{CallRequest, CallResult, StreamInfo, exit};
 
@@ -245,15 +246,22 @@ impl Follower {
                 self.note(out, notes, &format!("waiting for {}", runs.join(" ")))?;
             }
             EventBody::CallFinished { result } => self.call_finished(out, result, fetch)?,
-            EventBody::InteractionOpened { interaction, call, question } => {
-                if let Some(live) = self.calls.get_mut(call) {
+            EventBody::InteractionOpened { interaction, call, question, interaction_kind: kind, .. } => {
+                // Only of such a call the answer is the result.
+                let asks_only = |live: &&mut Live| !live.begun && !kind.comes_first();
+                if let Some(live) = self.calls.get_mut(call).filter(asks_only) {
                     live.asked = true;
                 }
                 let paint = self.look.paint;
-                self.say(out, &format!("{} {}", paint.yellow("?"), self.shown(question)))?;
-                self.say(out, &paint.dim(format!("  answer it: harnessctl reply {interaction} TEXT")))?;
+                self.say(out, &format!("{} {}", paint.yellow("?"), self.shown(&kind.asks(question))))?;
+                self.say(out, &paint.dim(format!("  answer it: {}", kind.how_to_settle(interaction))))?;
             }
-            EventBody::InteractionSettled { answer, .. } => self.user(out, answer)?,
+            EventBody::InteractionSettled { answer, resolution, .. } => match resolution {
+                Resolution::Answered => self.user(out, answer)?,
+                Resolution::Allowed => self.note(out, notes, "allowed")?,
+                Resolution::Denied => self.note(out, notes, &format!("denied by a person {}", first_line(answer)))?,
+                Resolution::Expired => self.note(out, notes, "no person settled it in time")?,
+            },
             EventBody::InteractionClosed { .. } => self.note(out, notes, "the question is closed")?,
             EventBody::Denied { what } => self.note(out, notes, &format!("denied: {}", first_line(what)))?,
             EventBody::MessageReceived { text, .. } => self.user(out, text)?,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{
-    Call, Empty, ErrorKind, Hello, HelloParams, INVALID_REQUEST, PARSE_ERROR, RawRequest, Reason, RequestId, RpcError,
+    AnswerParams, Call, Empty, ErrorKind, Hello, HelloParams, INVALID_REQUEST, PARSE_ERROR, RawRequest, Reason,
+    RequestId, RpcError,
 };
 use harness_protocol::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
 use crate::blob;
-use crate::world::api::{Command, LaneChange, Sent};
+use crate::world::api::{Command, LaneChange, Sent, Settlement};
 
 /// JSON-RPC: the request is too large to be one.
 pub(in crate::control) const OVERSIZED: i32 = INVALID_REQUEST;
@@ -125,7 +126,9 @@ pub(in crate::control) fn command(call: Call) -> Result<Command, Box<Call>> {
         Call::RunCancel(params) => Command::Cancel { select: params.select, force: params.force },
         Call::RunPause(params) => Command::Pause(params.select),
         Call::RunResume(params) => Command::Resume(params.select),
-        Call::InteractionAnswer(params) => Command::Answer { interaction: params.interaction, answer: params.answer },
+        Call::InteractionAnswer(AnswerParams { interaction, answer: text, resolution, scope }) => {
+            Command::Answer { interaction, settlement: Settlement { resolution, text, scope } }
+        }
         Call::LaneRelieve(params) => {
             let change = match params.undo {
                 Some(id) => LaneChange::Undo(id),

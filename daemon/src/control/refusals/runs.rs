@@ -58,7 +58,10 @@ pub(super) fn question(refusal: QuestionRefusal) -> Wire {
         Q::Answered { interaction, .. } => {
             Wire::new(NoLongerApplies, Reason::AlreadyAnswered, Subject::Interaction(interaction))
         }
-        Q::NoLongerAsked { interaction, .. } => {
+        Q::Unfit { interaction, .. } | Q::NoScope { interaction } => {
+            Wire::new(Invalid, Reason::ResolutionUnfit, Subject::Interaction(interaction))
+        }
+        Q::NoLongerAsked { interaction, .. } | Q::Expired { interaction, .. } => {
             Wire::new(NoLongerApplies, Reason::NoLongerAsked, Subject::Interaction(interaction))
         }
         Q::Gone { interaction } => {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use harness_protocol::blob::BlobHash;
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
+use harness_protocol::interaction::{InteractionKind, Resolution};
 use harness_protocol::limit::CallLimit;
 use harness_protocol::rpc::{ConfigProblem, Reason, RpcError};
 use harness_protocol::time::{Span, Timestamp};
@@ -299,6 +300,15 @@ fn questions() -> Vec<Row> {
             -32004 "already-answered" ASKED, "somebody answered 0000000000009 first, at 1970-01-01T00:00:00.000000Z";
         Q::NoLongerAsked { .. } = Q::NoLongerAsked { interaction, run } => -32004 "no-longer-asked" ASKED,
             "0000000000009 is no longer asked: run 0000000000007 has ended";
+        Q::Expired { .. } = Q::Expired { interaction, at: Timestamp::default() } => -32004 "no-longer-asked" ASKED,
+            "0000000000009 is no longer asked: its time was up at 1970-01-01T00:00:00.000000Z";
+        Q::Unfit { .. } = Q::Unfit {
+            interaction, kind: InteractionKind::Approval, resolution: Resolution::Answered
+        } => -32602 "resolution-unfit" ASKED,
+            "0000000000009 is of the kind approval, which is not settled as answered: harnessctl reply 0000000000009 \
+             --allow (or --deny)";
+        Q::NoScope { .. } = Q::NoScope { interaction } => -32602 "resolution-unfit" ASKED,
+            "an answer to 0000000000009 has no scope: only what is allowed or denied has one";
         Q::Gone { .. } = Q::Gone { interaction } =>
             -32004 "unknown-interaction" ASKED, "no interaction 0000000000009";
     }

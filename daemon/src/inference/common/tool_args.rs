@@ -61,7 +61,7 @@ pub(in crate::inference) fn calls(
             }
             Err(why) => {
                 let unusable = Some(format!("Not run: the arguments of {tool} {why}."));
-                Ok(RequestedCall { tool, args: head(&text, KEPT).to_owned(), unusable, given })
+                Ok(RequestedCall { tool, args: head(&text, KEPT).to_owned(), unusable, given, ask: None })
             }
         }
     };

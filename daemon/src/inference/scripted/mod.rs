@@ -185,7 +185,7 @@ fn fill(turn: &Turn, captures: &BTreeMap<&str, &str>) -> Result<(String, Vec<Req
     let text = template::fill(&turn.text, captures, &mut room)?;
     let calls = turn.calls.iter().map(|call| {
         let args = template::fill_within(&call.args, captures, &mut room)?.to_string();
-        Ok(RequestedCall::new(call.tool.clone(), args))
+        Ok(RequestedCall { ask: call.ask.clone(), ..RequestedCall::new(call.tool.clone(), args) })
     });
     Ok((text, calls.collect::<Result<_, FillError>>()?))
 }

@@ -22,6 +22,9 @@ const MOST_PROGRAM_BYTES: usize = 8 * 1024 * 1024;
 /// times the memory of the two bytes that it may have on the wire.
 const MOST_PARTS: usize = 100_000;
 
+/// Bytes of the words that a person is asked about a call: with all calls of an answer they fit into its event.
+const MOST_ASKED: usize = 4 * 1024;
+
 /// A mistake in a script, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {fault}")]
@@ -60,6 +63,9 @@ pub enum ScriptFault {
     /// A call without a tool.
     #[error("a call names no tool")]
     NoTool,
+    /// The words for a person are too long.
+    #[error("what a person is asked about a call has at most {MOST_ASKED} bytes")]
+    LongAsk,
     /// A pattern that is none.
     #[error("/{pattern}/ is no pattern: {why}")]
     Pattern {
@@ -132,7 +138,7 @@ impl ScriptError {
             ScriptFault::LargePattern { .. } | ScriptFault::ManyPatterns | ScriptFault::LargePatterns => {
                 Reason::PatternTooLarge
             }
-            ScriptFault::ManyParts | ScriptFault::TooDeep => Reason::TooLarge,
+            ScriptFault::ManyParts | ScriptFault::TooDeep | ScriptFault::LongAsk => Reason::TooLarge,
             ScriptFault::NoTurns
             | ScriptFault::NoTool
             | ScriptFault::CaptureName(_)
@@ -231,6 +237,9 @@ fn check_turn<'a>(
         }
         if is_deeper(&call.args, MOST_NESTED) {
             return Err(ScriptFault::TooDeep);
+        }
+        if call.ask.as_ref().and_then(|ask| ask.text.as_ref()).is_some_and(|text| text.len() > MOST_ASKED) {
+            return Err(ScriptFault::LongAsk);
         }
         checked.parts(values(&call.args))?;
         template::names_within(&call.args, &mut named);
@@ -358,6 +367,7 @@ mod tests {
     #[test]
     fn a_script_with_too_many_parts_is_refused() {
         let value = |args: &str| format!("[[turn]]\n[[turn.call]]\ntool = 't'\nargs = {args}\n");
+        let ask = |bytes| value("{}") + &format!("ask = {{ kind = 'approval', text = '{}' }}", "x".repeat(bytes));
         for (script, reason) in [
             ("[[turn]]\n".repeat(100_001), Some(Reason::TooLarge)),
             (value(&format!("{{ a = [{}] }}", "1,".repeat(100_000))), Some(Reason::TooLarge)),
@@ -367,6 +377,8 @@ mod tests {
             (format!("[[turn]]\n{}", "[[turn.call]]\ntool = 't'\n".repeat(100_000)), Some(Reason::TooLarge)),
             (format!("[[turn]]\n[[script.a.turn]]\nexpect = [{}]", "'',".repeat(99_999)), Some(Reason::TooLarge)),
             (value(&format!("{{ a = [{}] }}", "1,".repeat(90_000))), None),
+            (ask(4_097), Some(Reason::TooLarge)),
+            (ask(4_096), None),
         ] {
             assert_eq!(refused(&script), reason, "{:.80}", script);
         }

@@ -13,6 +13,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use harness_protocol::id::{CallId, RunId};
+use harness_protocol::interaction::{CallAsk, Resolution};
+use harness_protocol::json_size::cut;
 use harness_protocol::run::CallResult;
 
 use self::environment::Environment;
@@ -22,7 +24,7 @@ use crate::config;
 use crate::folders::Folders;
 use crate::process::{self, Bounds, Cancel, Keepers, Launch, Outputs};
 use crate::tools::{self, Catalogue, Confinement, Facts, Finished, Plan, Process, Stdin, Tool};
-use crate::world::api::CallTask;
+use crate::world::api::{Asked, CallTask, Settlement};
 
 /// A call that executes.
 pub type Execution<'a> = Pin<Box<dyn Future<Output = CallResult> + Send + 'a>>;
@@ -89,16 +91,25 @@ impl PlanExecutor {
     }
 
     async fn process(&self, tool: &dyn Tool, plan: &Process, task: &CallTask, context: Context) -> CallResult {
-        let Context { run, call, mut cancel, mut deltas, lane_handle } = context;
+        let Context { run, call, mut cancel, mut deltas, mut lane_handle } = context;
         let plain = |text: String| CallResult::plain(call, Arc::clone(&task.tool), text, true);
         if cancel.is_wanted() {
             return CallResult { cancelled: true, ..plain("cancelled before it began".to_owned()) };
         }
         // A keeper has the rights of the daemon's user, and so has what it starts.
         let Confinement::Full = plan.confinement;
-        let input = match &plan.stdin {
-            Stdin::Empty => Ok(None),
-            Stdin::Text(text) => process::input(text.as_bytes()).map(Some),
+        let answer = match &task.ask {
+            None => None,
+            Some(ask) => match lane_handle.ask(asked(ask, plan)).await {
+                Ok(Settlement { resolution: Resolution::Answered, text, .. }) => Some(text),
+                Ok(refused) => return plain(refused.refusal()),
+                Err(error) => return CallResult { cancelled: true, ..plain(error.to_string()) },
+            },
+        };
+        let input = match (&answer, &plan.stdin) {
+            (Some(text), _) => process::input(text.as_bytes()).map(Some),
+            (None, Stdin::Empty) => Ok(None),
+            (None, Stdin::Text(text)) => process::input(text.as_bytes()).map(Some),
         };
         let input = match input {
             Ok(input) => input,
@@ -134,6 +145,16 @@ impl PlanExecutor {
         deltas.finish();
         result
     }
+}
+
+/// Bytes of a command within a question. The subject beside it has the whole.
+const MOST_NAMED: usize = 200;
+
+/// What a call asks a person before its process starts, which reads the answer.
+fn asked(ask: &CallAsk, plan: &Process) -> Asked {
+    let question =
+        ask.text.clone().unwrap_or_else(|| format!("what is to be read by {}", cut(&plan.subject, MOST_NAMED)).into());
+    Asked { kind: ask.kind, question, subject: Some(plan.subject.as_str().into()), within: ask.expires_seconds }
 }
 
 impl ExecuteCall for PlanExecutor {

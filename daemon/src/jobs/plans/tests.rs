@@ -75,7 +75,7 @@ impl Bench {
     async fn call_of(&self, tool: &str, args: &str, cancel: Cancel) -> CallResult {
         let workdir = Some(self.dir.path().to_str().unwrap().into());
         let spec = Arc::new(RunSpec { workdir, ..RunSpec::default() });
-        let task = CallTask { tool: tool.into(), args: args.into(), spec };
+        let task = CallTask { tool: tool.into(), args: args.into(), ask: None, spec };
         let (run, call) = (RunId::from_u64(1), CallId::from_u64(2));
         let job = JobId { run, work: Work::Call(call) };
         let registry = Arc::new(Registry::new(Arc::new(|_| {})));

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
-use harness_protocol::event::Cause;
-use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
+use harness_protocol::event::{Cause, Event, EventBody};
+use harness_protocol::id::{CallId, InteractionId, RunId};
+use harness_protocol::interaction::Resolution;
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::time::Timestamp;
 
-use super::super::model::components::{Batch, ClosedQuestions, Identity, Stage, Transcript, WaitedOnBy};
+use super::super::model::components::{Asker, Batch, ClosedQuestions, Identity, Stage, Transcript, WaitedOnBy};
 use super::super::model::ids::Ids;
-use super::super::model::indexes::{ClosedInteraction, Interactions, Lanes, OpenInteraction, Runs};
+use super::super::model::indexes::{ClosedInteraction, Interactions, Lanes, OpenInteraction, Runs, Timer, Timers};
 use super::{claim, edit, edit_batch, entity as entity_of, upward, wake};
 use crate::lane::{TicketId, TicketState};
 
@@ -112,35 +113,69 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, result: &A
     wake(world, run);
 }
 
-pub(super) fn interaction_opened(
-    world: &mut World,
-    run: RunId,
-    entity: Entity,
-    interaction: InteractionId,
-    call: CallId,
-    question: &Arc<str>,
-    (seq, at): (Seq, Timestamp),
-) {
+pub(super) fn interaction_opened(world: &mut World, run: RunId, entity: Entity, event: &Event) {
+    let EventBody::InteractionOpened { interaction, call, question, interaction_kind, subject, expires_at } =
+        &event.body
+    else {
+        return;
+    };
+    let (interaction, call, at) = (*interaction, *call, event.at);
     world.resource_mut::<Ids>().interactions += 1;
     let above = upward(world, entity).skip(1).filter_map(|at| world.get::<Identity>(at)).map(|above| above.id);
-    let above = above.collect();
-    let open = OpenInteraction { number: seq.0, run, above, call, question: Arc::clone(question), since: at };
+    let open = OpenInteraction {
+        number: event.seq.0,
+        run,
+        above: above.collect(),
+        call,
+        kind: *interaction_kind,
+        question: Arc::clone(question),
+        subject: subject.clone(),
+        since: at,
+        expires_at: *expires_at,
+    };
     world.resource_mut::<Interactions>().opened(interaction, open);
-    stage(world, entity, call, Stage::Asking(interaction), at);
+    world.resource_mut::<Timers>().set(Timer::Expiry(interaction), *expires_at);
+    let asks =
+        if stage_of(world, entity, call).is_some_and(|stage| stage.has_job()) { Asker::Job } else { Asker::Call };
+    stage(world, entity, call, Stage::Asking(interaction, asks), at);
+    wake(world, run);
 }
 
+/// It is settled like this, or withdrawn. A call that is allowed can begin; a job that asked waits for its permit.
 pub(super) fn interaction_closed(
     world: &mut World,
     interaction: InteractionId,
-    answered_by: Option<Cause>,
+    settled: Option<(Resolution, Cause)>,
     at: Timestamp,
 ) {
+    world.resource_mut::<Timers>().set(Timer::Expiry(interaction), None);
     let mut interactions = world.resource_mut::<Interactions>();
     let Some(open) = interactions.close(interaction) else { return };
-    interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, answered_by });
-    if let Some(entity) = entity_of(world, open.run) {
-        world.entity_mut(entity).entry::<ClosedQuestions>().or_default().get_mut().0.push(interaction);
+    interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, settled });
+    let Some(entity) = entity_of(world, open.run) else { return };
+    world.entity_mut(entity).entry::<ClosedQuestions>().or_default().get_mut().0.push(interaction);
+    match (stage_of(world, entity, open.call), settled) {
+        (Some(Stage::Asking(_, Asker::Job)), _) => stage(world, entity, open.call, Stage::OffLane, at),
+        (Some(Stage::Asking(_, Asker::Call)), Some((Resolution::Allowed, _))) => {
+            edit_batch(world, entity, |batch| {
+                batch.calls.iter_mut().filter(|call| call.id == open.call).for_each(|call| call.cleared = true);
+            });
+            stage(world, entity, open.call, Stage::Pending, at);
+        }
+        _ => {}
     }
+    wake(world, open.run);
+}
+
+/// The job that asked a person is gone.
+pub(super) fn interrupted(world: &mut World, entity: Entity, call: CallId, at: Timestamp) {
+    if let Some(Stage::Asking(interaction, _)) = stage_of(world, entity, call) {
+        stage(world, entity, call, Stage::Asking(interaction, Asker::Gone), at);
+    }
+}
+
+fn stage_of(world: &World, entity: Entity, call: CallId) -> Option<Stage> {
+    world.get::<Batch>(entity)?.0.call(call).map(|call| call.stage.clone())
 }
 
 /// The step is over: its batch leaves the tool lane.

@@ -25,7 +25,9 @@ pub(super) fn set(world: &mut World, from: Timestamp, to: Timestamp) {
         of_run(world, entity, set);
     }
     let mut interactions = world.resource_mut::<Interactions>();
-    interactions.open.values_mut().for_each(|open| open.since = set.shown(open.since));
+    for open in interactions.open.values_mut() {
+        (open.since, open.expires_at) = (set.shown(open.since), open.expires_at.map(|at| set.future(at)));
+    }
     interactions.closed.values_mut().for_each(|closed| closed.at = set.shown(closed.at));
     for breaker in world.resource_mut::<ProviderHealth>().0.values_mut() {
         breaker.failed_at = set.measured(breaker.failed_at);

@@ -138,6 +138,8 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
             args: Arc::clone(&request.args),
             kind: call_kind::of(request, &spec),
             unusable: request.unusable.clone(),
+            ask: request.ask.clone(),
+            cleared: false,
             stage: Stage::Pending,
             since: at,
         };

@@ -87,11 +87,10 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
         EventBody::CallReturning { call } => calls::returning(world, run, entity, *call, at),
         EventBody::CallWaiting { call, runs, any } => calls::waiting(world, run, entity, *call, runs, *any, at),
         EventBody::CallFinished { result } => calls::finished(world, run, entity, result, at),
-        EventBody::InteractionOpened { interaction, call, question } => {
-            calls::interaction_opened(world, run, entity, *interaction, *call, question, (event.seq, at));
-        }
-        EventBody::InteractionSettled { interaction, .. } => {
-            calls::interaction_closed(world, *interaction, Some(event.cause), at);
+        EventBody::CallInterrupted { call } => calls::interrupted(world, entity, *call, at),
+        EventBody::InteractionOpened { .. } => calls::interaction_opened(world, run, entity, event),
+        EventBody::InteractionSettled { interaction, resolution, .. } => {
+            calls::interaction_closed(world, *interaction, Some((*resolution, event.cause)), at);
         }
         EventBody::InteractionClosed { interaction } => calls::interaction_closed(world, *interaction, None, at),
         EventBody::Denied { what } => runs::denied(world, entity, what),

@@ -9,7 +9,7 @@ use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{CallId, InteractionId, RunId};
 
 use super::super::api::Unfit;
-use super::super::model::components::{Batch, Compacting, Life, Stage};
+use super::super::model::components::{Asker, Batch, Call, Compacting, Life, Stage};
 use super::super::model::indexes::{Interactions, Lanes, Runs};
 use super::super::model::phase::Phase;
 use crate::lane::TicketState;
@@ -32,7 +32,8 @@ fn about_run(world: &World, run: RunId, entity: Entity, body: &EventBody) -> Res
         return if matches!(body, EventBody::RunArchived) { Ok(()) } else { Err(Unfit::Ended) };
     }
     let is_at = |step: u32| step == life.step;
-    let stage = |call: CallId| world.get::<Batch>(entity)?.0.call(call).map(|call| &call.stage);
+    let call_of = |call: CallId| world.get::<Batch>(entity)?.0.call(call);
+    let stage = |call: CallId| call_of(call).map(|call| &call.stage);
     let is_asked = |interaction: &InteractionId| {
         world.resource::<Interactions>().open.get(interaction).is_some_and(|open| open.run == run)
     };
@@ -55,13 +56,18 @@ fn about_run(world: &World, run: RunId, entity: Entity, body: &EventBody) -> Res
         }
         EventBody::InferenceFailed { step, .. } => thinks && is_at(*step),
         EventBody::BatchQueued | EventBody::BatchParked | EventBody::BatchYielded { .. } => acts,
-        EventBody::CallStarted { call } => acts && stage(*call) == Some(&Stage::Pending) && has_ticket(world, entity),
+        EventBody::CallStarted { call } => {
+            let may_begin = |call: &Call| call.stage == Stage::Pending && !call.must_be_cleared();
+            acts && call_of(*call).is_some_and(may_begin) && has_ticket(world, entity)
+        }
         EventBody::CallResumed { call } => acts && stage(*call) == Some(&Stage::Returning) && has_ticket(world, entity),
         EventBody::CallOffLane { call } => acts && stage(*call) == Some(&Stage::Executing),
         EventBody::CallReturning { call } => acts && stage(*call) == Some(&Stage::OffLane),
-        EventBody::CallWaiting { call, .. } | EventBody::InteractionOpened { call, .. } => {
-            acts && stage(*call) == Some(&Stage::Pending)
+        EventBody::CallWaiting { call, .. } => acts && stage(*call) == Some(&Stage::Pending),
+        EventBody::InteractionOpened { call, .. } => {
+            acts && matches!(stage(*call), Some(Stage::Pending | Stage::Executing))
         }
+        EventBody::CallInterrupted { call } => acts && matches!(stage(*call), Some(Stage::Asking(_, Asker::Job))),
         EventBody::CallFinished { result } => acts && stage(result.call).is_some_and(|stage| *stage != Stage::Done),
         EventBody::InteractionSettled { interaction, .. } | EventBody::InteractionClosed { interaction } => {
             is_asked(interaction)

@@ -252,7 +252,7 @@ fn let_go(world: &mut World, entity: Entity, at: Timestamp) {
             let mut runs = world.resource_mut::<Runs>();
             runs.executing = runs.executing.saturating_sub(1);
         }
-        if let Stage::Asking(interaction) = stage {
+        if let Stage::Asking(interaction, _) = stage {
             interaction_closed(world, interaction, None, at);
         }
     }

@@ -277,7 +277,7 @@ fn asked_by(world: &Reads<'_, '_>, name: &str, caller: Caller) -> Result<Interac
     })?;
     let open: Vec<InteractionId> = world.batch(entity).map_or_else(Vec::new, |batch| {
         let asks = batch.0.calls.iter().filter_map(|call| match call.stage {
-            Stage::Asking(interaction) => Some(interaction),
+            Stage::Asking(interaction, _) => Some(interaction),
             _ => None,
         });
         asks.take(8).collect()

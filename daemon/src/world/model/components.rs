@@ -11,6 +11,7 @@ use bevy_ecs::component::Component;
 use bevy_ecs::entity::Entity;
 use harness_protocol::event::{Ending, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
+use harness_protocol::interaction::CallAsk;
 use harness_protocol::run::{CallState, Compaction, Entry, Reserve, RunState, Timing, Usage};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::submit_key::SubmitKey;
@@ -349,6 +350,10 @@ pub(crate) struct Call {
     pub(crate) kind: Option<ToolKind>,
     /// Why its arguments cannot be used, in words for the model.
     pub(crate) unusable: Option<Arc<str>>,
+    /// What a person is asked about it.
+    pub(crate) ask: Option<Arc<CallAsk>>,
+    /// A person has allowed it.
+    pub(crate) cleared: bool,
     pub(crate) stage: Stage,
     /// Since when it has been at its stage.
     pub(crate) since: Timestamp,
@@ -357,10 +362,10 @@ pub(crate) struct Call {
 /// How far a call is.
 ///
 /// ```text
-///            ┌──────────▶ Asking ─────────┐
+///            ┌──────────▶ Asking ─────────┐   (back to Pending where the call is allowed)
 ///            ├──────────▶ Waiting ────────┤
 ///  Pending ──┤                            ├──▶ Done
-///            │    ┌───── OffLane ◀──┐     │
+///            │    ┌───── OffLane ◀──┐     │   (by way of Asking where the job asks a person)
 ///            │    ▼                 │     │
 ///            │  Returning ──▶ Executing ──┘
 ///            └──────────────────▲
@@ -376,17 +381,28 @@ pub(crate) enum Stage {
     /// Its job has done waiting, and wants a permit.
     Returning,
     /// A person is asked.
-    Asking(InteractionId),
+    Asking(InteractionId, Asker),
     /// Other runs are waited for; one of them is enough when `any`.
     Waiting { runs: Vec<RunId>, any: bool },
     /// It has its result.
     Done,
 }
 
+/// Who goes on when a person has settled an interaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// The call itself: it has not begun.
+    Call,
+    /// The job of the call, which is out and waits.
+    Job,
+    /// That job is gone since a restart: the call only gets its result.
+    Gone,
+}
+
 impl Stage {
     /// Whether a job is out for it.
     pub(crate) fn has_job(&self) -> bool {
-        matches!(self, Self::Executing | Self::OffLane | Self::Returning)
+        matches!(self, Self::Executing | Self::OffLane | Self::Returning | Self::Asking(_, Asker::Job))
     }
 
     pub(crate) fn shown(&self) -> CallState {
@@ -395,7 +411,7 @@ impl Stage {
             Self::Executing => CallState::Executing,
             Self::OffLane => CallState::OffLane,
             Self::Returning => CallState::Returning,
-            Self::Asking(_) => CallState::Asking,
+            Self::Asking(..) => CallState::Asking,
             Self::Waiting { .. } => CallState::Waiting,
             Self::Done => CallState::Finished,
         }
@@ -425,12 +441,18 @@ impl BatchState {
     pub(crate) fn candidate(&self) -> Option<&Call> {
         let group = self.group();
         group.iter().find(|call| call.stage == Stage::Returning).or_else(|| {
-            group.iter().find(|call| call.stage == Stage::Pending && matches!(call.kind, Some(ToolKind::Job { .. })))
+            let is_job = |call: &Call| matches!(call.kind, Some(ToolKind::Job { .. }));
+            group.iter().find(|call| call.stage == Stage::Pending && is_job(call) && !call.must_be_cleared())
         })
     }
 }
 
 impl Call {
+    /// Whether a person has to allow it before it begins, and has not yet.
+    pub(crate) fn must_be_cleared(&self) -> bool {
+        !self.cleared && self.ask.as_ref().is_some_and(|ask| ask.kind.comes_first())
+    }
+
     fn is_parallel_safe(&self) -> bool {
         match self.kind {
             Some(ToolKind::Job { parallel_safe }) => parallel_safe,

@@ -4,9 +4,9 @@
 
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{InteractionId, RunId};
+use harness_protocol::interaction::InteractionView;
 use harness_protocol::json_size::text_bytes;
 use harness_protocol::rpc::{InteractionListParams, Interactions as InteractionPage, ListDetail, ListParams, Shown};
-use harness_protocol::run::{InteractionKind, InteractionView};
 use harness_protocol::time::Timestamp;
 
 use super::super::commands::select;
@@ -106,7 +106,8 @@ pub(super) fn pending(reads: &Reads<'_, '_>, params: InteractionListParams) -> I
     while let Some(&(id, open)) = rest.peek()
         && page.len() < limit
     {
-        bytes += text_bytes(&open.question).min(PAGE_BYTES) + 300;
+        let subject = open.subject.as_ref().map_or(0, |subject| text_bytes(subject));
+        bytes += text_bytes(&open.question).min(PAGE_BYTES) + subject.min(PAGE_BYTES) + 300;
         if bytes > PAGE_BYTES && !page.is_empty() {
             break;
         }
@@ -121,9 +122,11 @@ pub(super) fn pending(reads: &Reads<'_, '_>, params: InteractionListParams) -> I
             run: open.run,
             run_name: run.and_then(|run| reads.spec(run)).and_then(|spec| spec.0.name.clone()),
             parent: run.and_then(|run| reads.identity(run)).and_then(|identity| identity.parent),
-            kind: InteractionKind::Question,
+            kind: open.kind,
             question: fit_text(&open.question, PAGE_BYTES),
+            subject: open.subject.as_ref().map(|subject| fit_text(subject, PAGE_BYTES)),
             since: open.since,
+            expires_at: open.expires_at,
         }
     };
     let interactions = page.into_iter().map(shown).collect();

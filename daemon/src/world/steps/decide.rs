@@ -16,14 +16,17 @@ use super::grant;
 use super::{StepSystems, exclusive};
 use crate::lane::TicketState;
 use crate::tools::{Facts, Plan, Refused, ToolKind, Transition};
+use crate::world::api::Asked;
 use crate::world::ending::{fail_run, finish_call, finish_run, wind_up};
 use crate::world::inference::next_inference::begin;
 use crate::world::inference::prepare::toolset;
+use crate::world::interactions;
 use crate::world::model::components::{Call, QueuedMessages, Stage, Transcript};
 use crate::world::model::indexes::Daemon;
 use crate::world::model::phase::Phase;
 use crate::world::tools;
 use crate::world::tx::Tx;
+use crate::world::view::run::one_line;
 
 pub(in crate::world) fn install(schedule: &mut Schedule) {
     schedule.add_systems(exclusive(decide).in_set(StepSystems::Decide));
@@ -111,7 +114,8 @@ fn act(tx: &mut Tx<'_>, run: RunId) {
         return;
     }
     if !life.paused {
-        let at_hand = batch.group().iter().find(|call| call.stage == Stage::Pending && !is_job(call));
+        let is_at_hand = |call: &&Call| call.stage == Stage::Pending && (!is_job(call) || call.must_be_cleared());
+        let at_hand = batch.group().iter().find(is_at_hand);
         // A child that may not start now is not refused for good: it waits for the end of the drain.
         let starts_run = |call: &Call| matches!(plan(tx, run, call), Some(Ok(Plan::World(Transition::Spawn(_)))));
         let put_off = |call: &Call| tx.res::<Daemon>().draining && starts_run(call);
@@ -151,6 +155,16 @@ fn plan(tx: &Tx<'_>, run: RunId, call: &Call) -> Option<Result<Plan, Refused>> {
 
 fn perform(tx: &mut Tx<'_>, run: RunId, call: &Call) {
     match plan(tx, run, call) {
+        Some(Ok(plan)) if call.must_be_cleared() => ask_first(tx, run, call, &plan),
+        Some(Ok(Plan::World(_))) if call.ask.as_ref().is_some_and(|ask| !ask.kind.comes_first()) => {
+            finish_call(
+                tx,
+                run,
+                call.id,
+                "Not run: only a call that starts a process can ask while it executes.",
+                true,
+            );
+        }
         Some(Ok(Plan::World(transition))) => tools::carry_out(tx, run, call.id, transition),
         Some(Ok(Plan::Process(_))) => {
             finish_call(tx, run, call.id, "internal error (bug): this call has to be executed", true);
@@ -161,6 +175,18 @@ fn perform(tx: &mut Tx<'_>, run: RunId, call: &Call) {
             finish_call(tx, run, call.id, text, true);
         }
     }
+}
+
+/// A person has to allow the call. What it is to do is told as its plan has it.
+fn ask_first(tx: &mut Tx<'_>, run: RunId, call: &Call, plan: &Plan) {
+    let Some(ask) = call.ask.as_deref() else { return };
+    let subject: Arc<str> = match plan {
+        Plan::Process(process) => process.subject.as_str().into(),
+        Plan::World(_) => Arc::clone(&call.args),
+    };
+    let question = ask.text.clone().unwrap_or_else(|| format!("allow {}: {}", call.tool, one_line(&subject)).into());
+    let asked = Asked { kind: ask.kind, question, subject: Some(subject), within: ask.expires_seconds };
+    interactions::open(tx, run, call.id, asked);
 }
 
 fn unknown_tool(tx: &Tx<'_>, run: RunId, name: &str) -> String {

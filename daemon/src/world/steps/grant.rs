@@ -128,7 +128,8 @@ pub(in crate::world) fn put_to_work(tx: &mut Tx<'_>, run: RunId, call: &Call) {
     } else {
         let Some(spec) = tx.spec(run).map(|spec| Arc::clone(&spec.0)) else { return };
         tx.emit(Some(run), EventBody::CallStarted { call: call.id });
-        let task = CallTask { tool: Arc::clone(&call.tool), args: Arc::clone(&call.args), spec };
+        let ask = call.ask.clone().filter(|ask| !ask.kind.comes_first());
+        let task = CallTask { tool: Arc::clone(&call.tool), args: Arc::clone(&call.args), ask, spec };
         tx.effect(Effect::Start(Job { id, task: Task::Call(task) }));
     }
 }

@@ -7,6 +7,7 @@ use bevy_ecs::entity::Entity;
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use harness_protocol::event::{Cause, EventBody, StopReason, Via};
 use harness_protocol::id::{ReliefId, RunId};
+use harness_protocol::interaction::Resolution;
 use harness_protocol::lane::LaneChanged;
 use harness_protocol::rpc::{Answered, Changed, Selector, Submitted, Unchanged, UnchangedReason};
 use harness_protocol::run::RunState;
@@ -17,11 +18,12 @@ use super::retire::archive_tree;
 use super::{StepSystems, exclusive};
 use crate::lane::{Lane, MAX_WIDTH};
 use crate::refusal::{LaneRefusal, QuestionRefusal, Refusal, RunRefusal, Text};
-use crate::world::api::{Caller, Change, Command, Effect, Finished, Input, LaneChange, Reply, Sent};
+use crate::world::api::{Caller, Change, Command, Effect, Finished, Input, LaneChange, Reply, Sent, Settlement};
 use crate::world::commands::select;
 use crate::world::commands::submit::{Descent, check_message, check_text, check_what_is_said, submit};
 use crate::world::ending;
 use crate::world::inference::{next_inference, provider_health};
+use crate::world::interactions;
 use crate::world::model::components::{Ended, QueuedMessages, Shown, ToldUnder};
 use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{Daemon, Interactions, ProviderHealth, Runs, TOOL_LANE};
@@ -94,7 +96,7 @@ fn obey(tx: &mut Tx<'_>, caller: Caller, command: Command) -> Result<Reply, Refu
             tx.emit(None, EventBody::EventsPruned { events });
             Ok(Reply::Done)
         }
-        Command::Answer { interaction, answer } => settle(tx, caller, &interaction, &answer),
+        Command::Answer { interaction, settlement } => settle(tx, caller, &interaction, settlement),
         Command::Lane { lane, change } => change_lane(tx, lane, &change),
         Command::Drain(on) => {
             if tx.res::<Daemon>().draining != on {
@@ -332,23 +334,28 @@ fn can_leave(tx: &Tx<'_>, run: RunId, number: u64) -> bool {
     ended.is_some_and(|ended| tx.res::<Runs>().by_end.contains(&(ended.at, number)))
 }
 
-fn settle(tx: &mut Tx<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, Refusal> {
-    check_text(Text::Answer, Some(answer), tx.setup().config.limits.text_bytes)?;
+fn settle(tx: &mut Tx<'_>, caller: Caller, name: &str, settlement: Settlement) -> Result<Reply, Refusal> {
+    check_text(Text::Answer, Some(&settlement.text), tx.setup().config.limits.text_bytes)?;
     let interaction = tx.read(|reads| select::interaction(reads, name, caller))?;
     let interactions = tx.res::<Interactions>();
-    let Some(open) = interactions.open.get(&interaction).cloned() else {
-        let refusal = match interactions.closed.get(&interaction) {
-            Some(closed) => match closed.answered_by {
-                Some(cause) => QuestionRefusal::Answered { interaction, by: cause.uid, at: closed.at },
-                None => QuestionRefusal::NoLongerAsked { interaction, run: closed.run },
-            },
+    let Some(open) = interactions.open.get(&interaction) else {
+        let refusal = match interactions.closed.get(&interaction).map(|closed| (closed.settled, closed)) {
+            Some((Some((Resolution::Expired, _)), closed)) => QuestionRefusal::Expired { interaction, at: closed.at },
+            Some((Some((_, cause)), closed)) => QuestionRefusal::Answered { interaction, by: cause.uid, at: closed.at },
+            Some((None, closed)) => QuestionRefusal::NoLongerAsked { interaction, run: closed.run },
             None => QuestionRefusal::Gone { interaction },
         };
         return Err(refusal.into());
     };
-    tx.emit(Some(open.run), EventBody::InteractionSettled { interaction, answer: Arc::clone(answer) });
-    ending::finish_call(tx, open.run, open.call, Arc::clone(answer), false);
-    Ok(Reply::Answered(Answered { interaction, run: open.run }))
+    let resolution = settlement.resolution;
+    if !open.kind.takes(resolution) {
+        return Err(QuestionRefusal::Unfit { interaction, kind: open.kind, resolution }.into());
+    }
+    if resolution == Resolution::Answered && settlement.scope.is_some() {
+        return Err(QuestionRefusal::NoScope { interaction }.into());
+    }
+    let run = interactions::settle(tx, interaction, settlement).ok_or(QuestionRefusal::Gone { interaction })?;
+    Ok(Reply::Answered(Answered { interaction, run }))
 }
 
 /// That a change of width came to less than was asked for, or to nothing.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use harness_protocol::event::{EventBody, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, RunId};
+use harness_protocol::interaction::Resolution;
 use harness_protocol::json_size::{cut, text_bytes};
 use harness_protocol::run::{CallRequest, CallResult, Carried, Compaction, GivenId, Usage, exit};
 use harness_protocol::time::Span;
@@ -13,11 +14,12 @@ use harness_protocol::time::Span;
 use super::{StepSystems, exclusive};
 use crate::prompt::summarise::makeshift;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
-use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Work};
+use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Settlement, Work};
 use crate::world::ending::{emit_result, fail_run, stop};
 use crate::world::inference::{next_inference, prepare, provider_health, retry_delay, usage_estimate, when_to_compact};
+use crate::world::interactions;
 use crate::world::model::call_kind;
-use crate::world::model::components::{Compacting, CompactionFailures, MAX_FAILURES, Stage, Transcript};
+use crate::world::model::components::{Asker, Compacting, CompactionFailures, MAX_FAILURES, Stage, Transcript};
 use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{ProviderHealth, Timer, Timers};
 use crate::world::model::phase::Phase;
@@ -56,6 +58,7 @@ fn settle(tx: &mut Tx<'_>, job: JobId, outcome: Outcome) {
         Work::Call(call) => {
             let has_job = tx.batch(job.run).and_then(|batch| batch.0.call(call)).is_some_and(|c| c.stage.has_job());
             if has_job {
+                withdraw(tx, job.run, call);
                 let result = call_result(tx, job.run, call, outcome);
                 emit_result(tx, job.run, result);
             }
@@ -78,6 +81,14 @@ fn settle(tx: &mut Tx<'_>, job: JobId, outcome: Outcome) {
                 }
             }
         }
+    }
+}
+
+/// A job that has ended, or goes on, asks no person any more.
+fn withdraw(tx: &mut Tx<'_>, run: RunId, call: CallId) {
+    let stage = tx.batch(run).and_then(|batch| batch.0.call(call)).map(|call| &call.stage);
+    if let Some(&Stage::Asking(interaction, _)) = stage {
+        tx.emit(Some(run), EventBody::InteractionClosed { interaction });
     }
 }
 
@@ -131,6 +142,7 @@ fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
         tool + text_bytes(&call.args)
             + text_bytes(&call.given)
             + call.unusable.as_ref().map_or(0, |text| text_bytes(text))
+            + call.ask.as_ref().and_then(|ask| ask.text.as_ref()).map_or(0, |text| text_bytes(text))
     });
     let bytes = text_bytes(&completion.text) + args.sum::<usize>() + carried;
     if bytes > MOST_BYTES {
@@ -161,6 +173,7 @@ fn answered(tx: &mut Tx<'_>, run: RunId, step: u32, completion: Completion) {
         tool: name(call.tool),
         args: call.args.into(),
         unusable: call.unusable.map(Into::into),
+        ask: call.ask,
         given: Some(call.given)
             .filter(|id| !id.is_empty())
             .zip(said_by.clone())
@@ -298,10 +311,14 @@ fn heard(tx: &mut Tx<'_>, job: JobId, ask: Ask) {
         (Ask::OffLane, Some(Stage::Executing)) => {
             tx.emit(Some(job.run), EventBody::CallOffLane { call });
         }
+        // One that is to end is told so, and waits for no person.
+        (Ask::Open(asked), Some(Stage::Executing)) if !stopping => interactions::open(tx, job.run, call, asked),
         (Ask::Found(folder), Some(_)) if tx.spec(job.run).is_some_and(|spec| spec.0.workdir_id != Some(folder)) => {
             tx.emit(Some(job.run), EventBody::WorkdirFound { folder });
         }
-        (Ask::Return, Some(Stage::OffLane)) => {
+        (Ask::Return, Some(Stage::OffLane | Stage::Asking(_, Asker::Job))) => {
+            // It has given up to wait for a person.
+            withdraw(tx, job.run, call);
             tx.emit(Some(job.run), EventBody::CallReturning { call });
             // It is being cancelled already; standing still would keep it from seeing that.
             if stopping {
@@ -322,6 +339,9 @@ fn fire_timers(tx: &mut Tx<'_>) {
                 stop(tx, run, StopReason::MaxTime, false);
             }
             Timer::Retry(run) => tx.wake(run),
+            Timer::Expiry(interaction) => {
+                interactions::settle(tx, interaction, Settlement::of(Resolution::Expired));
+            }
             Timer::Rest(provider) => {
                 provider_health::rested(tx, Arc::clone(&provider));
                 next_inference::reconsider(tx, &provider);

@@ -221,8 +221,11 @@ fn a_page_of_questions_is_the_same_whatever_was_settled_between_them() {
                 run,
                 above: Box::default(),
                 call,
+                kind: Default::default(),
                 question: "?".into(),
+                subject: None,
                 since: Default::default(),
+                expires_at: None,
             };
             open.opened(id(number), one);
         }

@@ -170,7 +170,7 @@ fn spent_by_tree(run: &RunDataItem<'_, '_>) -> Usage {
 fn questions(world: &Reads<'_, '_>, run: &RunDataItem<'_, '_>) -> Vec<OpenQuestion> {
     let calls = run.batch.map_or(&[][..], |batch| &batch.0.calls);
     let own = calls.iter().filter_map(|call| match call.stage {
-        Stage::Asking(id) => Some((id, world.interactions.open.get(&id)?)),
+        Stage::Asking(id, _) => Some((id, world.interactions.open.get(&id)?)),
         _ => None,
     });
     let mut asked: Vec<(InteractionId, &OpenInteraction)> = own.collect();
@@ -181,6 +181,7 @@ fn questions(world: &Reads<'_, '_>, run: &RunDataItem<'_, '_>) -> Vec<OpenQuesti
     let question = |(id, open): (InteractionId, &OpenInteraction)| OpenQuestion {
         id,
         run: open.run,
+        kind: open.kind,
         question: one_line(&open.question),
     };
     asked.into_iter().take(MOST_QUESTIONS).map(question).collect()
@@ -338,7 +339,7 @@ fn shortened(error: &Arc<str>) -> Arc<str> {
 fn parked(world: &Reads<'_, '_>, batch: &BatchState, detail: Detail<'_>) -> Option<WaitingFor> {
     batch.calls.iter().find_map(|call| {
         let (kind, id) = match &call.stage {
-            Stage::Asking(interaction) => (WaitKind::Person, interaction.to_string()),
+            Stage::Asking(interaction, _) => (WaitKind::Person, interaction.to_string()),
             Stage::Waiting { .. } => {
                 let (run, entity) = awaited(world, call)?;
                 let because = if matches!(detail, Detail::Whole(_)) { held(world, run, entity) } else { None };

@@ -154,7 +154,8 @@ pub(in crate::world) fn entry_bytes(entry: &Entry) -> usize {
 fn call_bytes(call: &CallRequest) -> usize {
     let unusable = call.unusable.as_ref().map_or(0, |text| text_bytes(text));
     let given = call.given.as_ref().map_or(0, |given| text_bytes(&given.id) + text_bytes(&given.provider) + 40);
-    text_bytes(&call.args) + text_bytes(&call.tool) + unusable + given + 100
+    let ask = call.ask.as_ref().map_or(0, |ask| ask.text.as_ref().map_or(0, |text| text_bytes(text)) + 100);
+    text_bytes(&call.args) + text_bytes(&call.tool) + unusable + given + ask + 100
 }
 
 /// An entry as it is shown: whole, unless it is larger than a frame, as those of older daemons may be.

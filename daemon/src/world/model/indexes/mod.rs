@@ -14,6 +14,7 @@ use bevy_ecs::entity::Entity;
 use bevy_ecs::resource::Resource;
 use harness_protocol::event::Cause;
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq};
+use harness_protocol::interaction::{InteractionKind, Resolution};
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::RunState;
 use harness_protocol::submit_key::SubmitKey;
@@ -118,8 +119,11 @@ pub(crate) struct OpenInteraction {
     /// The runs above that one.
     pub(crate) above: Box<[RunId]>,
     pub(crate) call: CallId,
+    pub(crate) kind: InteractionKind,
     pub(crate) question: Arc<str>,
+    pub(crate) subject: Option<Arc<str>>,
     pub(crate) since: Timestamp,
+    pub(crate) expires_at: Option<Timestamp>,
 }
 
 /// An interaction that is no longer open.
@@ -127,8 +131,8 @@ pub(crate) struct OpenInteraction {
 pub(crate) struct ClosedInteraction {
     pub(crate) run: RunId,
     pub(crate) at: Timestamp,
-    /// Who answered; `None` where its run ended first.
-    pub(crate) answered_by: Option<Cause>,
+    /// How it was settled, and by whom; `None` where its run ended first.
+    pub(crate) settled: Option<(Resolution, Cause)>,
 }
 
 /// What a timer is for.
@@ -137,6 +141,7 @@ pub(crate) enum Timer {
     Deadline(RunId),
     MaxTime(RunId),
     Retry(RunId),
+    Expiry(InteractionId),
     Relief(Arc<str>, ReliefId),
     /// The provider was left alone for long enough.
     Rest(Arc<str>),

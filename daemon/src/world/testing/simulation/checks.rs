@@ -82,6 +82,7 @@ impl Simulation {
         self.permits_before = lanes.tool.permits();
         self.check_pools();
         self.check_indexes();
+        self.check_persons();
     }
 
     /// U10: what a run is shown to wait for is what it is selected by, and a lane counts the same runs as waiting.

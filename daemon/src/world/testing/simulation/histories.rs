@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use harness_protocol::event::{Event, EventBody, ProviderFault};
+use harness_protocol::interaction::{InteractionKind, Resolution};
 
 use super::{Simulation, config, history, tools};
 use crate::config::{Config, Provider, Share};
@@ -43,6 +44,13 @@ fn simulate(seed: u64, steps: u64) -> BTreeMap<&'static str, u64> {
             assert!(retry_at.is_some(), "{event:?}");
             *kinds.entry("a limit").or_default() += 1;
         }
+        match &event.body {
+            EventBody::InteractionOpened { interaction_kind, .. } => {
+                *kinds.entry(interaction_kind.as_str()).or_default() += 1;
+            }
+            EventBody::InteractionSettled { resolution, .. } => *kinds.entry(resolution.as_str()).or_default() += 1,
+            _ => {}
+        }
         *kinds.entry(event.body.kind()).or_default() += 1;
     }
     kinds
@@ -67,6 +75,12 @@ fn the_invariants_hold_whatever_happens_in_whatever_order() {
     }
     // A simulation in which something never happens says nothing about it.
     assert!(kinds.contains_key("a limit"));
+    for kind in InteractionKind::ALL {
+        assert!(kinds.contains_key(kind.as_str()), "no {kind} in all the histories");
+    }
+    for resolution in Resolution::ALL {
+        assert!(kinds.contains_key(resolution.as_str()), "nothing is {resolution} in all the histories");
+    }
     for kind in harness_protocol::event::EVENT_KINDS {
         assert!(kinds.contains_key(kind), "no {kind} in all the histories");
     }

@@ -9,6 +9,7 @@ mod checks;
 mod histories;
 mod indexes;
 mod outcomes;
+mod persons;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,6 +62,8 @@ impl Random {
 enum JobState {
     AtWork,
     OffLane,
+    /// It waits for a person. What the person says lets it come back, as from off the lane.
+    Asking,
     Returning,
 }
 
@@ -83,6 +86,7 @@ struct Simulation {
     /// Jobs that have ended: their outcomes may come again.
     stale: Vec<JobId>,
     started: BTreeSet<CallId>,
+    persons: persons::Persons,
     asked: u64,
     /// Submits so far, each under a key of its client's, or sent again under an earlier one.
     submit_keys: usize,
@@ -135,6 +139,7 @@ impl Simulation {
             out: BTreeMap::new(),
             stale: Vec::new(),
             started: BTreeSet::new(),
+            persons: persons::Persons::default(),
             asked: 0,
             submit_keys: 0,
             unanswered: BTreeSet::new(),
@@ -267,18 +272,14 @@ impl Simulation {
             return Some(Input::Ask { job, ask: Ask::Found(folder) });
         }
         let (ask, next) = match state {
+            JobState::AtWork if self.random.chance(40) => (Ask::Open(self.something_to_ask()), JobState::Asking),
             JobState::AtWork => (Ask::OffLane, JobState::OffLane),
-            JobState::OffLane | JobState::Returning => (Ask::Return, JobState::Returning),
+            // One that gives up to wait for a person comes back without an answer.
+            JobState::Asking if self.random.chance(70) => return None,
+            JobState::Asking | JobState::OffLane | JobState::Returning => (Ask::Return, JobState::Returning),
         };
         self.out.insert(job, next);
         Some(Input::Ask { job, ask })
-    }
-
-    fn answer(&mut self) -> Option<Input> {
-        let interactions = self.engine.world.resource::<Interactions>();
-        let ids: Vec<_> = interactions.open.keys().chain(interactions.closed.keys()).copied().collect();
-        let interaction = self.random.pick(&ids)?.to_string();
-        Some(self.command(OPERATOR, Command::Answer { interaction, answer: "this".into() }))
     }
 
     fn change_lane(&mut self) -> Input {
@@ -323,7 +324,7 @@ impl Simulation {
             0..=5 => self.submit(),
             6..=19 => return self.outcome(),
             20..=23 => return self.ask(),
-            24..=26 => return self.answer(),
+            24..=26 => return self.settle(),
             27 => {
                 let (select, force) = (self.named(), self.random.chance(30));
                 self.command(OPERATOR, Command::Cancel { select, force })
@@ -428,6 +429,7 @@ impl Simulation {
 
     fn commit(&mut self, step: Step) {
         self.commits.push((step.events.clone(), step.archived));
+        step.events.iter().for_each(|event| self.persons.note(event));
         self.journal.extend(step.events);
         for effect in step.effects {
             self.perform(effect);
@@ -441,6 +443,7 @@ impl Simulation {
         self.stale.extend(lost);
         self.out.clear();
         self.engine = Engine::rebuild(config(), tools(), self.engine_key(), self.journal.iter().map(|e| &**e));
+        self.persons = persons::Persons::of(&self.journal);
         self.mono = 0;
         self.held = false;
         self.permits_before = u32::MAX;
@@ -476,6 +479,15 @@ impl Simulation {
             Effect::Resume(job) => {
                 assert_eq!(self.out.insert(job, JobState::AtWork), Some(JobState::Returning), "{job:?} goes on");
             }
+            Effect::Answer { job, .. } => match self.out.get_mut(&job) {
+                Some(state) => {
+                    assert_ne!(*state, JobState::AtWork, "{job:?} has asked nothing");
+                    if *state == JobState::Asking {
+                        *state = JobState::OffLane;
+                    }
+                }
+                None => assert!(self.stale.contains(&job), "{job:?} is answered and was never out"),
+            },
             Effect::Reply { to, .. } => assert!(self.unanswered.remove(&to), "{to:?} is answered twice"),
             Effect::Release(run) => assert!(!self.out.keys().any(|job| job.run == run), "{run} ended with jobs out"),
         }
@@ -525,15 +537,7 @@ impl Simulation {
                     }
                 }
             }
-            let open: Vec<_> = self.engine.world.resource::<Interactions>().open.keys().copied().collect();
-            for interaction in open {
-                inputs.push(
-                    self.command(
-                        OPERATOR,
-                        Command::Answer { interaction: interaction.to_string(), answer: "yes".into() },
-                    ),
-                );
-            }
+            inputs.extend(self.settle_all());
             inputs.extend(self.opening());
             self.step(inputs);
         }

@@ -86,7 +86,8 @@ impl Simulation {
                 _ => ("nonsense", "not json".to_owned()),
             };
             let unusable = self.random.chance(10).then(|| "Not run: a test.".to_owned());
-            completion.calls.push(RequestedCall { unusable, ..RequestedCall::new(tool, args) });
+            let ask = self.some_ask();
+            completion.calls.push(RequestedCall { unusable, ask, ..RequestedCall::new(tool, args) });
         }
         Outcome::Inference(Ok(completion))
     }

@@ -1,0 +1,110 @@
+//! Opens what persons are asked, and settles it, in one place.
+//!
+//! ```text
+//!                        answered, denied, expired
+//!  Pending ──▶ Asking ─────────────────────────────▶ Done
+//!     ▲           │ allowed (the call is cleared)
+//!     └───────────┘
+//!  Executing ──▶ Asking ──▶ OffLane ──▶ Returning ──▶ Executing    (its job asks, and gets the settlement)
+//! ```
+//!
+//! Waiting for a person holds no permit. A job that asked is gone after a restart: the interaction stays open, and its
+//! settlement ends the call, as the end of every interrupted call does; it is not run again.
+
+use std::sync::Arc;
+
+use harness_protocol::event::{EventBody, StopReason};
+use harness_protocol::id::{CallId, InteractionId, RunId};
+use harness_protocol::interaction::Resolution;
+use harness_protocol::run::CallResult;
+use harness_protocol::spec::OnInteraction;
+
+use super::api::{Asked, Effect, JobId, Settlement, Work};
+use super::ending::{emit_result, finish_call, stop};
+use super::model::components::{Asker, Stage};
+use super::model::ids::Ids;
+use super::model::indexes::Interactions;
+use super::tx::Tx;
+use super::view::size_limits::fit_text;
+
+/// Bytes of the words for a person, and of what is to be executed, as JSON. A question of a model may be longer: it is
+/// bounded as a part of its answer.
+pub(super) const MOST_ASKED: usize = 64 * 1024;
+
+/// Asks a person about a call, unless its run says that none is there.
+pub(super) fn open(tx: &mut Tx<'_>, run: RunId, call: CallId, asked: Asked) {
+    let Asked { kind, question, subject, within } = asked;
+    let on_interaction = tx.spec(run).map(|spec| spec.0.on_interaction).unwrap_or_default();
+    if on_interaction == OnInteraction::Wait {
+        let interaction = tx.res::<Ids>().next_interaction();
+        let expires_at = within.map(|within| tx.now() + within);
+        let subject = subject.map(|subject| fit_text(&subject, MOST_ASKED));
+        let body =
+            EventBody::InteractionOpened { interaction, call, question, interaction_kind: kind, subject, expires_at };
+        tx.emit(Some(run), body);
+        return;
+    }
+    tx.emit(Some(run), EventBody::Denied { what: format!("{kind}: {question}").into() });
+    if on_interaction == OnInteraction::Fail {
+        stop(tx, run, StopReason::NeedsAnswer, false);
+        return;
+    }
+    let has_job = tx.batch(run).and_then(|batch| batch.0.call(call)).is_some_and(|call| call.stage.has_job());
+    let words = if kind.comes_first() {
+        "nobody is there to allow this. Go on without it."
+    } else {
+        "nobody is there to answer. Go on without an answer."
+    };
+    let settlement = Settlement::denied(words);
+    if has_job {
+        // It has begun to wait, as it does for an answer.
+        tx.emit(Some(run), EventBody::CallOffLane { call });
+        answer_job(tx, run, call, settlement);
+    } else {
+        finish_call(tx, run, call, settlement.refusal(), true);
+    }
+}
+
+/// Settles an open interaction. Says whose it was; `None` where it is not open.
+pub(super) fn settle(tx: &mut Tx<'_>, interaction: InteractionId, settlement: Settlement) -> Option<RunId> {
+    let (run, call) = tx.res::<Interactions>().open.get(&interaction).map(|open| (open.run, open.call))?;
+    let asker = match tx.batch(run).and_then(|batch| batch.0.call(call)).map(|call| &call.stage) {
+        Some(Stage::Asking(_, asker)) => Some(*asker),
+        _ => None,
+    };
+    let Settlement { resolution, text, scope } = &settlement;
+    let (resolution, scope) = (*resolution, *scope);
+    tx.emit(Some(run), EventBody::InteractionSettled { interaction, answer: Arc::clone(text), resolution, scope });
+    match (asker, resolution) {
+        (Some(Asker::Call), Resolution::Answered) => finish_call(tx, run, call, settlement.text, false),
+        // The event has cleared it: it wants a permit like any other.
+        (Some(Asker::Call), Resolution::Allowed) => {}
+        (Some(Asker::Call), Resolution::Denied | Resolution::Expired) => {
+            finish_call(tx, run, call, settlement.refusal(), true);
+        }
+        (Some(Asker::Job), _) => answer_job(tx, run, call, settlement),
+        (Some(Asker::Gone), _) => interrupted(tx, run, call, &settlement),
+        (None, _) => {}
+    }
+    Some(run)
+}
+
+fn answer_job(tx: &mut Tx<'_>, run: RunId, call: CallId, settlement: Settlement) {
+    tx.effect(Effect::Answer { job: JobId { run, work: Work::Call(call) }, settlement });
+}
+
+/// The job that asked is gone: what it would have done with the answer is not known.
+fn interrupted(tx: &mut Tx<'_>, run: RunId, call: CallId, settlement: &Settlement) {
+    let Some(tool) = tx.batch(run).and_then(|batch| batch.0.call(call)).map(|call| Arc::clone(&call.tool)) else {
+        return;
+    };
+    let came = match settlement.resolution {
+        Resolution::Answered => format!("The answer was: {}", settlement.text),
+        Resolution::Allowed | Resolution::Denied | Resolution::Expired => settlement.refusal(),
+    };
+    let text = format!(
+        "Interrupted: the daemon was restarted while this call waited for a person. It was not run again, and how far it \
+         came is not known. {came}"
+    );
+    emit_result(tx, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
+}
