@@ -11,6 +11,7 @@ mod adversary_locks;
 mod adversary_names;
 mod adversary_users;
 mod answering;
+mod approvals;
 mod archived;
 mod bad_records;
 mod cancelling;

@@ -21,12 +21,23 @@ fn every_reply_and_every_event_of_a_live_daemon_is_as_described() {
     let mut follower = daemon.connect();
     follower.subscribe(json!({"after": 0, "deltas": true}));
 
-    let script = turn("hm").shell("echo out; echo err >&2; sleep 0.3").spawn("child").ask("well?").turn("${a} done");
+    let guard = json!({"kind": "approval", "text": "may it?", "expires_seconds": 600});
+    let script = turn("hm")
+        .shell("echo out; echo err >&2; sleep 0.3")
+        .asking(guard)
+        .spawn("child")
+        .ask("well?")
+        .turn("${a} done");
     let script = script.capture("a", "(out)").child("child", &turn("hi"));
     let limits = json!({"limits": {"max_steps": 9, "max_time_seconds": 60.5}, "labels": {"a": "b"}});
     let run = ask("run.submit", json!({"spec": daemon.spec(&script, limits), "idempotency_key": "k"}));
     let run = daemon.run(run["id"].as_str().unwrap());
     ask("run.list", json!({}));
+    eventually("it waits for an approval", || !run.questions().is_empty());
+    let open = ask("interaction.list", json!({}));
+    let approval =
+        json!({"interaction": open["interactions"][0]["id"], "answer": "", "resolution": "allowed", "scope": "call"});
+    ask("interaction.answer", approval);
     eventually("it executes", || daemon.lane("tool").busy == 1 || !run.questions().is_empty());
     ask("lane.list", json!({}));
     eventually("it asks", || !run.questions().is_empty());
