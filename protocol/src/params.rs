@@ -479,11 +479,11 @@ pub struct AnswerParams {
     /// Text of the answer. With `allowed` a note, and with `denied` the reason, which the model reads; both may be empty.
     pub answer: Arc<str>,
     /// How it is settled; `answered` if left out. Which resolutions are taken depends on the kind of the interaction.
-    /// Since protocol 1.3.
+    /// Since protocol 1.4.
     #[serde(default, skip_serializing_if = "Resolution::is_answered")]
     pub resolution: Resolution,
     /// What is meant to be allowed or denied; only this call if left out. It is recorded, and not yet applied to other
-    /// calls. Since protocol 1.3.
+    /// calls. Since protocol 1.4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
 }

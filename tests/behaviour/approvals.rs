@@ -148,7 +148,7 @@ fn an_exported_script_asks_again() {
     let to = daemon.path("exported");
     daemon.ctl(["export", &run.id, "--dir", to.to_str().unwrap()]).ok();
     let script = to.join("script.toml");
-    daemon.ctl(["submit", "-q", "--on-interaction", "wait", "--script", script.to_str().unwrap()]).ok();
-    let again = daemon.run("@last");
+    let submit = ["submit", "-q", "--on-interaction", "wait", "--script", script.to_str().unwrap()];
+    let again = daemon.run(&daemon.ctl(submit).line());
     assert_eq!(asked(&daemon, &again)["kind"], "approval");
 }

@@ -533,6 +533,7 @@ impl Simulation {
                             Work::Inference { .. } => Outcome::Inference(Ok(Completion::default())),
                         };
                         self.out.remove(&job);
+                        self.stale.push(job);
                         inputs.push(Input::Outcome { job, outcome: call });
                     }
                 }
