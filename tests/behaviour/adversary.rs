@@ -210,17 +210,24 @@ fn keepers_execute_what_their_own_user_cannot_read() {
     assert_eq!(mode & 0o777, 0o111, "{:?}", fs::read_link(&program));
 }
 
-/// A child may be called as it likes: its operator's next run of that name is made, and is the one that is meant.
+/// A child may be called as it likes: no command that names it hits it, its operator's next run of that name is made,
+/// and is the one that is meant.
 #[test]
 fn no_child_keeps_a_name_from_its_operator() {
     let arena = Arena::new();
     let waits = turn("").ask("may I, says the child?").turn("yes");
     let open = || arena.daemon.rpc("interaction.list", json!({}))["interactions"].as_array().unwrap().len();
-    for name in ["nightly", "weekly.build", "a", "b-1", "Z_9"] {
+    for name in ["nightly", "weekly.build", "u", "b-1", "Z_9"] {
         let parent = turn("").spawn_as(name, "child").wait_for_all().turn("both").child("child", &waits);
         let parent = arena.daemon.submit(&parent);
         eventually("the child asks", || open() == 2);
-        arena.daemon.ctl(["show", name]).ok();
+        let child = parent.child(name).id;
+        for words in [&["show", name][..], &["cancel", name], &["reply", name, "yes"], &["message", name, "hello"]] {
+            let refused = arena.daemon.ctl(words).exits(6);
+            assert!(refused.stderr.contains(&format!("a child run has the name \"{name}\"")), "{refused}");
+            assert!(refused.stderr.contains(&format!("use its id, {child}")), "{refused}");
+        }
+        arena.daemon.ctl(["show", &child]).ok();
         let gate = until_there_is(&format!("gate-of-{}", parent.id));
         let own = arena.daemon.submit_with(&gate, json!({"name": name}));
         assert_eq!(arena.daemon.ctl(["show", name, "--json"]).json()["id"], own.id, "{name}");

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use harness_protocol::run::RunState;
 use harness_tests::{Daemon, Place, copy_program, eventually, json, need_root, program, turn};
 
 /// What must stay as it is.
@@ -261,16 +262,17 @@ fn no_command_for_a_daemon_reaches_another_one_of_the_same_user() {
 fn a_childs_name_is_never_taken_for_an_operators_run() {
     let daemon = Place::new().start();
     let mut finished = Vec::new();
-    for name in ["weekly", "nightly", "b-1", "release", "x"] {
+    for name in ["weekly", "nightly", "b-1", "release", "u"] {
         let run = daemon.submit_with(&turn("mine"), json!({"name": name}));
         run.wait();
         finished.push((name, run));
     }
     for (name, run) in &finished {
-        let child = format!(
-            "printf '[[turn]]\\ncalls = [{{ tool = \"ask_user\", question = \"may I?\" }}]\\n[[turn]]\\ntext = \"theirs\"\\n' > {name}.toml; harnessctl submit --name {name} --script {name}.toml >{name}.id"
-        );
-        daemon.submit(&turn("").shell(&child).turn("done")).wait();
+        let script = daemon.script_file(&turn("").ask("may I?").turn("theirs"));
+        let child = format!("harnessctl submit -q --name {name} --on-interaction wait --script {script} >{name}.id");
+        assert_eq!(daemon.submit(&turn("").shell(&child).turn("done")).wait().exit_code, Some(0));
+        let child = daemon.written(&format!("{name}.id")).trim().to_owned();
+        assert!(!daemon.run(&child).reach(RunState::Waiting).questions.is_empty(), "{name}");
         for words in [["reply", name, "yes"].as_slice(), &["cancel", name]] {
             let output = daemon.ctl(words);
             assert_ne!(output.code, 0, "{words:?}: {output}");
@@ -280,6 +282,32 @@ fn a_childs_name_is_never_taken_for_an_operators_run() {
         retried.wait();
         assert_eq!(retried.view().answer.as_deref(), Some("mine"), "{name}");
         assert_eq!(daemon.run(&run.id).view().answer.as_deref(), Some("mine"));
+        // The operator's runs of that name go, and the child stays: the name means nothing then.
+        for gone in [run, &retried] {
+            daemon.ctl(["prune", &gone.id]).ok();
+        }
+        for words in [
+            &["show", name][..],
+            &["logs", name],
+            &["wait", name],
+            &["follow", name],
+            &["export", name, "--dir", "exported"],
+            &["reply", name, "yes"],
+            &["cancel", name],
+            &["pause", name],
+            &["resume", name],
+            &["message", name, "go on"],
+            &["retry", name],
+            &["prune", name],
+            &["list", "--root", name],
+            &["events", "--run", name],
+        ] {
+            let refused = daemon.ctl(words);
+            assert!(![0, 1].contains(&refused.code) && refused.stderr.contains(&child), "{words:?}: {refused}");
+        }
+        // By its id it is there, as it was.
+        assert_eq!(daemon.run(&child).view().id.to_string(), child);
+        daemon.ctl(["cancel", &child]);
     }
 }
 

@@ -43,26 +43,37 @@ fn told(daemon: &Daemon, children: &[&str], names: &[String]) -> Vec<(String, Va
             (format!("{method} of {name}: {params}"), line)
         })
         .collect();
+    let (_, answers) = answers(daemon, children, &asked);
+    asked.into_iter().map(|(what, _)| what).zip(answers).collect()
+}
+
+/// The answers to requests that a process of a run sends which has children with these names. Also the ids of the run
+/// and of its children.
+fn answers(daemon: &Daemon, children: &[&str], asked: &[(String, String)]) -> (Vec<String>, Vec<Value>) {
     let lines: String = asked.iter().map(|(_, line)| format!("{line}\n")).collect();
     daemon.file("asks", &lines);
     let asks = daemon.path("asks");
     let waits = turn("").shell(&format!("echo {ITS_OWN}")).ask("may I?").turn("yes");
     let script = children.iter().fold(turn(""), |script, name| script.spawn_as(name, "child"));
     let command = format!("until [ -e go ]; do sleep 0.02; done; {ADVERSARY} ask-each < {} > told", asks.display());
-    let run = daemon.submit(&script.shell(&command).turn("asked").child("child", &waits));
     let open = || daemon.rpc("interaction.list", json!({}))["interactions"].as_array().unwrap().len();
-    let before = 2;
+    let before = open();
+    let run = daemon.submit(&script.shell(&command).turn("asked").child("child", &waits));
     eventually("its children ask", || open() == before + children.len());
+    let own = daemon.rpc("run.list", json!({"root": run.id}));
+    let own = own["runs"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect();
     std::fs::write(daemon.work().join("go"), "").unwrap();
     eventually("it has asked", || run.results().len() > children.len());
     let results = run.results();
     assert_eq!(results.last().unwrap().exit_code, Some(0), "{:?}", results.last());
+    std::fs::remove_file(daemon.work().join("go")).unwrap();
     assert_eq!(open(), before + children.len(), "nothing was answered");
     let text = daemon.written("told");
     let answers: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(answers.len(), asked.len(), "{text}");
     run.cancel();
-    asked.into_iter().map(|(what, _)| what).zip(answers).collect()
+    run.wait();
+    (own, answers)
 }
 
 #[test]
@@ -119,6 +130,78 @@ fn no_name_and_no_beginning_of_an_id_tells_a_run_of_another_tree() {
     alone.cancel();
 }
 
+/// Whether a run of another tree is live, has ended, has left the world, was pruned, is a child, or was never there, and
+/// how many there are whose ids begin so: the refusal is the same, word for word.
+#[test]
+fn what_is_not_of_the_own_tree_is_refused_alike_whatever_it_is() {
+    let daemon = Daemon::configured("[limits]\nfinished_runs = 1\n");
+    let live = daemon.submit_with(&until_there_is("never"), json!({"name": "nightly"}));
+    let family = turn("").spawn_as("kid", "kid").wait_for("kid").turn("").child("kid", &turn("").ask("?").turn("yes"));
+    let above = daemon.submit_with(&family, json!({"name": "above"}));
+    let mut ended: Vec<String> = Vec::new();
+    for number in 0..4 {
+        let run = daemon.submit_with(&turn("x"), json!({"name": format!("ended-{number}")}));
+        run.wait();
+        ended.push(run.id);
+    }
+    daemon.ctl(["prune", &ended[0]]).ok();
+    eventually("the child asks", || daemon.rpc("interaction.list", json!({}))["total"] == 1);
+    let whole: Vec<String> = [&live.id, &above.id, &above.child("kid").id].into_iter().chain(&ended).cloned().collect();
+    let beginnings = whole.iter().flat_map(|id| [1, 2, 4, 5, 8, 12].map(|length| id[..length].to_owned()));
+    let names = ["nightly", "above", "kid", "ended-0", "ended-1", "ended-3", "@last", "zzz-none", "zzzz", ""];
+    let none = ["1111111111111", "2222222222222"].map(str::to_owned);
+    let names: Vec<String> =
+        whole.iter().cloned().chain(none).chain(beginnings).chain(names.map(str::to_owned)).collect();
+    // First what names a run, then what gives a name to one.
+    let mut asked: Vec<(String, &str, Value)> = Vec::new();
+    for name in &names {
+        let several = json!({"runs": [name], "after": 0});
+        let more = (name.len() == 13).then_some(("event.subscribe", several));
+        asked.extend(asks(name).into_iter().chain(more).map(|(method, params)| (name.clone(), method, params)));
+    }
+    let named = asked.len();
+    for name in names.iter().filter(|name| name.len() < 13) {
+        asked.push((
+            name.clone(),
+            "run.submit",
+            json!({"spec": daemon.spec(&until_there_is("never"), json!({ "name": name }))}),
+        ));
+    }
+    let line = |method: &str, params: &Value| {
+        json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
+    };
+    let lines: Vec<(String, String)> =
+        asked.iter().map(|(name, method, params)| (name.clone(), line(method, params))).collect();
+    let (own, answers) = answers(&daemon, &["own"], &lines);
+    let is_own = |name: &str| own.iter().any(|id| !name.is_empty() && id.starts_with(name));
+    let mut seen = std::collections::BTreeMap::<String, Vec<String>>::new();
+    for ((name, method, params), mut answer) in asked.iter().zip(answers.clone()).take(named) {
+        if is_own(name) {
+            continue;
+        }
+        // The same request with another text in the place of the name.
+        let request = params.to_string().replace(&format!("{name:?}"), "NAME");
+        let message = answer["error"]["message"].as_str().unwrap_or_default().replace(&format!("{name:?}"), "NAME");
+        answer["error"]["message"] = message.into();
+        if answer["error"]["data"]["subject"] == **name {
+            answer["error"]["data"]["subject"] = "NAME".into();
+        }
+        seen.entry(format!("{method} {request}")).or_default().push(answer.to_string());
+    }
+    assert_eq!(seen.len(), asks("x").len() + 1);
+    for (request, told) in seen {
+        assert!(told.len() > 5 && told.iter().all(|one| *one == told[0]), "{request}: {told:#?}");
+    }
+    // The beginning of an id of another tree is a name like any other; that of an id of the own tree is none.
+    for ((name, ..), answer) in asked.iter().zip(&answers).skip(named) {
+        let is_none = name.is_empty() || name.starts_with('@') || (name.len() >= 4 && is_own(name));
+        let told = answer["error"]["data"]["reason"].as_str();
+        let is_taken = told == Some("name-taken");
+        assert!(is_taken || told == is_none.then_some("bad-name"), "{name}: {answer}");
+    }
+    live.cancel();
+}
+
 /// A run gives a child the label and the name of an operator's job: a retry of that job retries no run of that tree.
 #[test]
 fn no_child_with_the_label_of_a_job_gets_what_the_job_gets_when_it_is_tried_again() {
@@ -146,7 +229,10 @@ fn no_child_with_the_label_of_a_job_gets_what_the_job_gets_when_it_is_tried_agai
     {
         retry(words).tells("other runs submitted them");
     }
-    for words in [&[name, "--env", "TOK=secret"][..], &[name], &[child, "--env", "TOK=secret"], &[&job.id, name]] {
+    for words in [&[name, "--env", "TOK=secret"][..], &[name], &[&job.id, name]] {
+        retry(words).exits(6).tells("a child run has the name");
+    }
+    for words in [&[child, "--env", "TOK=secret"][..], &[&child[..12]]] {
         retry(words).exits(2).tells("was submitted by");
     }
     assert_eq!(of_child(), 0);

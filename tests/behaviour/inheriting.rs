@@ -171,7 +171,7 @@ fn a_deadline_ends_all_that_is_below_a_run_whatever_it_does() {
         let below = children(&daemon, &run);
         (below.len() == 5).then_some(below)
     });
-    daemon.run("thinks").pause();
+    run.child("thinks").pause();
     for child in all.iter().map(|child| daemon.run(&child.id.to_string())).chain([run]) {
         let ended = child.wait();
         assert_eq!(

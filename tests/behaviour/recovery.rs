@@ -94,11 +94,12 @@ fn a_parent_goes_on_waiting_for_its_children() {
     let parent = turn("").spawn_as("elder", "child").spawn_as("younger", "child").wait_for_all().turn("both are back");
     let parent = daemon.submit(&parent.expect("a child's answer").child("child", &child));
     eventually("both children ask", || daemon.rpc("interaction.list", json!({}))["total"] == 2);
-    daemon.ctl(["reply", "elder", "yes"]).ok();
-    daemon.run("elder").wait();
-    let daemon = killed_and_back(daemon);
+    let (elder, younger) = (parent.child("elder"), parent.child("younger"));
+    elder.reply("yes");
+    elder.wait();
+    let _back = killed_and_back(daemon);
     assert_eq!(parent.view().state, RunState::Waiting);
-    daemon.ctl(["reply", "younger", "yes"]).ok();
+    younger.reply("yes");
     assert_eq!(parent.answer(), "both are back");
     let waited = parent.envelopes().pop().unwrap();
     assert_eq!(waited.matches("succeeded:\na child's answer").count(), 2, "{waited}");

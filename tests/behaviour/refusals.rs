@@ -160,6 +160,10 @@ fn names_that_mean_nothing_or_much(daemon: &Daemon, seen: &mut Seen) {
     let firsts: Vec<String> = daemon.submit_many(17, &says("x")).iter().map(|run| run.id[..1].to_owned()).collect();
     let twice = firsts.iter().find(|first| firsts.iter().filter(|other| other == first).count() > 1).unwrap();
     seen.ask(daemon, "run.show", json!({"run": twice}), "ambiguous-name", Some(("name", twice)));
+    // A name of a child means it to its own tree alone.
+    let family = turn("").spawn_as("kid", "kid").wait_for("kid").turn("done").child("kid", &says("x"));
+    assert_eq!(daemon.submit(&family).answer(), "done");
+    seen.ask(daemon, "run.show", json!({"run": "kid"}), "unknown-run", Some(("name", "kid")));
 }
 
 fn specifications_that_cannot_be_taken(daemon: &Daemon, seen: &mut Seen) {
@@ -250,10 +254,10 @@ fn trees_that_are_not_removed(daemon: &Daemon, seen: &mut Seen) {
     let script = turn("").spawn_as("kid", "kid").wait_for_all().ask("go on?").turn("done").child("kid", &says("x"));
     let parent = daemon.submit(&script);
     eventually("it asks", || !parent.questions().is_empty());
-    let kid = daemon.run("kid").wait().id.to_string();
+    let kid = parent.child("kid").wait().id.to_string();
     let prune = json!({"select": {"runs": [kid]}});
     seen.ask(daemon, "run.prune", prune.clone(), "tree-live", Some(("run", &kid)));
-    seen.ask(daemon, "run.retry", json!({"run": "kid"}), "child-run", Some(("run", &kid)));
+    seen.ask(daemon, "run.retry", json!({"run": &kid[..12]}), "child-run", Some(("run", &kid)));
     parent.reply("yes");
     assert_eq!(parent.answer(), "done");
     seen.ask(daemon, "run.prune", prune, "part-of-tree", Some(("run", &parent.id)));

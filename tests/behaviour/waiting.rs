@@ -134,9 +134,10 @@ fn a_wait_for_any_ends_with_the_first() {
         .expect("still at work")
         .child("quick", &runs("true"))
         .child("slow", &until_there_is("gate"));
-    assert_eq!(daemon.submit(&script).answer(), "one is enough");
+    let parent = daemon.submit(&script);
+    assert_eq!(parent.answer(), "one is enough");
     open(&daemon, "gate");
-    daemon.run("slow").answer();
+    parent.child("slow").answer();
 }
 
 #[test]

@@ -27,6 +27,15 @@ impl Run {
         Self { place: place.clone(), id: name.to_owned() }
     }
 
+    /// The run of this name below it. An operator's name means no child.
+    #[track_caller]
+    pub fn child(&self, name: &str) -> Self {
+        let list = self.place.rpc("run.list", json!({"root": self.id, "limit": 1000}));
+        let child =
+            list["runs"].as_array().unwrap().iter().find(|run| run["name"] == name && run["parent"].is_string());
+        Self::new(&self.place, child.unwrap_or_else(|| panic!("no run below {} is called {name}: {list}", self.id)))
+    }
+
     /// How it is now.
     #[track_caller]
     pub fn view(&self) -> RunView {

@@ -79,8 +79,7 @@ impl Archive {
         view.ok_or_else(|| RunRefusal::Pruned { run }.into())
     }
 
-    /// The run that a name means, where `found` in the world may not be the only one: the name is a prefix of ids, or
-    /// the name of a child.
+    /// The run that a prefix of ids means, where `found` in the world may not be the only one.
     ///
     /// # Errors
     /// If several runs fit.
@@ -187,7 +186,6 @@ impl Archive {
         for name in names {
             let run = self.history.find(name, operator)?;
             if !self.history.has_left(run)? {
-                // By id: the world alone would take the name for that of a child.
                 here.push(run.to_string());
                 continue;
             }

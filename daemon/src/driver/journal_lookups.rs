@@ -21,7 +21,7 @@ use crate::control::request::{Read, Request, Wanted};
 use crate::inbox::Inbox;
 use crate::refusal::Refusal;
 use crate::world::Engine;
-use crate::world::api::{Caller, Command, KeySpace, Operator, may_be_an_id};
+use crate::world::api::{Caller, Command, KeySpace, Operator};
 
 /// A read that a request needs first.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ enum Question {
     Told(SubmitKey),
     /// This run, as the source of a new run.
     Finished(String, Operator),
-    /// Whether this id prefix or child's name of a run in the world also fits another run.
+    /// Whether this id prefix of a run in the world also fits another run.
     Only(String, RunId, Operator),
 }
 
@@ -141,14 +141,12 @@ impl Lookups {
     fn question_of_names(wanted: &mut Wanted, operator: Operator, engine: &Engine) -> Option<Question> {
         let find = |name: &str| engine.find(name, Caller::from(operator));
         let is_gone = |name: &String| find(name).is_err_and(|refusal| refusal.is_unknown_run());
-        let is_child = |name: &str| engine.is_child_by_name(name, operator);
         match wanted {
             Wanted::Command(Command::Cancel { select, .. } | Command::Pause(select) | Command::Resume(select), _) => {
-                let is_asked = |name: &String| is_gone(name) || is_child(name);
-                if !select.runs.iter().any(is_asked) {
+                if !select.runs.iter().any(is_gone) {
                     return None;
                 }
-                let (gone, here) = std::mem::take(&mut select.runs).into_iter().partition(is_asked);
+                let (gone, here) = std::mem::take(&mut select.runs).into_iter().partition(is_gone);
                 select.runs = here;
                 let which = Selector { runs: Vec::new(), ..select.clone() };
                 Some(Question::Ended(which, gone, operator))
@@ -158,16 +156,14 @@ impl Lookups {
             {
                 Some(Question::Finished(run.clone(), operator))
             }
-            Wanted::Command(Command::Answer { interaction: name, .. }, _) => {
-                let is_asked = !may_be_an_id(name) && is_child(name);
-                is_asked.then(|| find(name).ok()).flatten().map(|found| Question::Only(name.clone(), found, operator))
-            }
+            // A run that asks is in the world.
+            Wanted::Command(Command::Answer { .. }, _) => None,
             wanted => {
                 let name = name_of(wanted)?;
                 let found = find(name).ok()?;
                 // Also where it is the name of that run: the id of an archived run may begin like this.
                 let is_prefix = name.parse::<IdPrefix>().is_ok_and(|prefix| !prefix.is_whole());
-                (is_prefix || is_child(name)).then(|| Question::Only(name.clone(), found, operator))
+                is_prefix.then(|| Question::Only(name.clone(), found, operator))
             }
         }
     }
@@ -312,7 +308,6 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
 fn name_of(wanted: &mut Wanted) -> Option<&mut String> {
     match wanted {
         Wanted::Command(Command::Retry { run, .. } | Command::Message { run, .. }, _) => Some(run),
-        Wanted::Command(Command::Answer { interaction, .. }, _) => Some(interaction),
         Wanted::Read(Read::Show(params), _) => Some(&mut params.run),
         Wanted::Read(Read::Export(params), _) => Some(&mut params.run),
         Wanted::Read(Read::List(params), _) => params.root.as_mut(),

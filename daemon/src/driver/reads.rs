@@ -77,22 +77,13 @@ pub(super) struct View<'v> {
 }
 
 impl View<'_> {
-    /// Finds a run of the world that the caller may look at.
-    pub(super) fn find(&self, name: &str) -> Result<RunId, Refusal> {
-        let found = self.engine.find(name, self.caller)?;
-        match self.caller.run {
-            Some(own) if self.engine.root_of(found) != self.engine.root_of(own) => Err(forbidden()),
-            // Whether it is also a prefix of another run's id was looked up before.
-            Some(_) | None => Ok(found),
-        }
-    }
-
     /// Whether to look in the journal for a run that the world does not have. A caller inside a run has its tree in the
     /// world.
     pub(super) fn place(&self, name: &str) -> Result<Place, Refusal> {
-        match (self.find(name), self.caller.operator()) {
+        // Whether a prefix of this run's id is also one of another run's id was looked up before.
+        match (self.engine.find(name, self.caller), self.caller.operator()) {
             (Err(error), Some(operator)) if error.is_unknown_run() => Ok(Place::Elsewhere(operator)),
-            (found, _) => found.map(Place::Here),
+            (found, _) => Ok(found.map(Place::Here)?),
         }
     }
 
@@ -408,8 +399,9 @@ impl View<'_> {
             return Err(too_large().into());
         }
         let own = self.caller.run.map(|own| engine.root_of(own).ok_or_else(forbidden)).transpose()?;
-        if own.is_some_and(|own| params.runs.iter().any(|&run| engine.root_of(run) != Some(own))) {
-            return Err(forbidden());
+        let is_foreign = |run: &&RunId| own.is_some() && engine.root_of(**run) != own;
+        if let Some(run) = params.runs.iter().find(is_foreign) {
+            return Err(NameRefusal::NoRunInTree { name: run.to_string() }.into());
         }
         // No event of these runs comes before the first of those that made them.
         let made: Option<Vec<Seq>> = params.runs.iter().map(|&run| engine.made_by(run)).collect();

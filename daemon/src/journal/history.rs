@@ -150,23 +150,23 @@ impl History {
         found.transpose().map_err(|why| JournalRefusal::Text { hash, why })
     }
 
-    /// The run that an operator means by id, unique prefix, name or `@last`, whether it has left the world or not.
+    /// The run that an operator means by id, unique prefix, name or `@last`, whether it has left the world or not. A name
+    /// means a run that an operator submitted: models choose the names of children.
     ///
     /// # Errors
     /// Also where there is no such run, or there are several.
     pub fn find(&self, name: &str, operator: Operator) -> Result<RunId, Refusal> {
-        let not_found = || NameRefusal::NoRun { name: short(name) };
         if name == "@last" {
             let sql = "SELECT id FROM run WHERE owner = ?1 AND parent IS NULL ORDER BY number DESC LIMIT 1";
             let last = self.read(|db| db.prepare_cached(sql)?.query_row([operator.uid()], run_id).optional())?;
             return last.ok_or_else(|| NameRefusal::NoRunYet.into());
         }
-        // A child may take the name of a run that has ended.
         let by_name = || {
-            let sql = "SELECT id FROM run WHERE name = ?1 ORDER BY parent IS NOT NULL, number DESC LIMIT 1";
+            let sql = "SELECT id FROM run WHERE name = ?1 AND parent IS NULL ORDER BY number DESC LIMIT 1";
             self.read(|db| db.prepare_cached(sql)?.query_row([name], run_id).optional())
         };
-        let Ok(prefix) = name.parse::<IdPrefix>() else { return Ok(by_name()?.ok_or_else(not_found)?) };
+        let not_found = || self.no_run(name).unwrap_or_else(Refusal::from);
+        let Ok(prefix) = name.parse::<IdPrefix>() else { return by_name()?.ok_or_else(not_found) };
         // The digits of ids sort like their values.
         let (first, last) = prefix.range().into_inner();
         let (first, last) = (RunId::from_u64(first).to_string(), RunId::from_u64(last).to_string());
@@ -183,9 +183,18 @@ impl History {
                 }
             }
             (None, [run]) => Ok(*run),
-            (None, []) => Err(not_found().into()),
+            (None, []) => Err(not_found()),
             (None, several) => Err(NameRefusal::SeveralRuns { name: short(name), runs: several.to_vec() }.into()),
         }
+    }
+
+    /// The refusal of what means no run to an operator.
+    fn no_run(&self, text: &str) -> Result<Refusal, JournalRefusal> {
+        let sql = "SELECT id FROM run WHERE name = ?1 AND parent IS NOT NULL ORDER BY number DESC LIMIT 8";
+        let runs = self.read(|db| db.prepare_cached(sql)?.query_map([text], run_id)?.collect::<Read<Vec<RunId>>>())?;
+        let name = short(text);
+        let is_known = !runs.is_empty();
+        Ok(if is_known { NameRefusal::ChildName { name, runs } } else { NameRefusal::NoRun { name } }.into())
     }
 
     /// The run that was submitted under an idempotency key, whether it has left the world or not.

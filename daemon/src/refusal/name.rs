@@ -16,6 +16,24 @@ pub enum NameRefusal {
         /// The text that names it.
         name: String,
     },
+    /// The caller is a run, and no run of its tree has this id or name. It is the same whatever runs there are elsewhere.
+    #[error("no run {} in the caller's own tree, and a run sees no other", shown(.name))]
+    NoRunInTree {
+        /// The text that names it.
+        name: String,
+    },
+    /// An operator names a child: a name means only runs that operators submitted.
+    #[error(
+        "a child run has the name {}, and a name means only runs that operators submitted: use its id, {}",
+        shown(.name),
+        listed(.runs)
+    )]
+    ChildName {
+        /// The name.
+        name: String,
+        /// The children of that name, or the first of them.
+        runs: Vec<RunId>,
+    },
     /// The last run of a user is wanted who has submitted none.
     #[error("you have submitted no run")]
     NoRunYet,
@@ -98,7 +116,7 @@ pub enum NameRefusal {
 impl NameRefusal {
     /// Whether no run of the world has the id or name. The journal may know it.
     pub const fn is_unknown_run(&self) -> bool {
-        matches!(self, Self::NoRun { .. } | Self::NoRunYet)
+        matches!(self, Self::NoRun { .. } | Self::NoRunInTree { .. } | Self::ChildName { .. } | Self::NoRunYet)
     }
 
     /// Whether several things fit.
@@ -109,6 +127,8 @@ impl NameRefusal {
             | Self::NameAndInteraction { .. }
             | Self::SeveralInteractions { .. } => true,
             Self::NoRun { .. }
+            | Self::NoRunInTree { .. }
+            | Self::ChildName { .. }
             | Self::NoRunYet
             | Self::NoInteraction { .. }
             | Self::NoCall { .. }

@@ -69,12 +69,12 @@ pub enum SpecRefusal {
         name: String,
     },
     /// The name is the beginning of the id of a run.
-    #[error("{name:?} is the beginning of the id of {}, and cannot be a name", a_run(*.run))]
+    #[error("{name:?} is the beginning of the id of run {run}, and cannot be a name")]
     NameBeginsId {
         /// The name that was wanted.
         name: String,
-        /// The run; `None` where the caller may not know it.
-        run: Option<RunId>,
+        /// The run; to a caller inside a run, one of its tree.
+        run: RunId,
     },
     /// The name has characters that no name has, or too many.
     #[error(
@@ -272,8 +272,4 @@ impl fmt::Display for Text {
             Self::LabelValue(key) => return write!(f, "the value of the label {}", quoted(key)),
         })
     }
-}
-
-fn a_run(run: Option<RunId>) -> String {
-    run.map_or_else(|| "a run".to_owned(), |run| format!("run {run}"))
 }

@@ -17,7 +17,9 @@ fn name_of(text: &str) -> Subject {
 pub(super) fn name(refusal: &NameRefusal) -> Wire {
     use NameRefusal as N;
     match refusal {
-        N::NoRun { name } => Wire::new(NotFound, Reason::UnknownRun, name_of(name)),
+        N::NoRun { name } | N::NoRunInTree { name } | N::ChildName { name, .. } => {
+            Wire::new(NotFound, Reason::UnknownRun, name_of(name))
+        }
         N::NoRunYet => Wire::new(NotFound, Reason::UnknownRun, name_of(LAST)),
         N::SeveralRuns { name, .. }
         | N::NameAndId { name, .. }

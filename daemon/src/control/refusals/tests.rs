@@ -77,6 +77,12 @@ fn names() -> Vec<Row> {
     let name = || "x\n".to_owned();
     rows! { N:
         N::NoRun { .. } = N::NoRun { name: name() } => -32001 "unknown-run" ("name", "x\n"), r#"no run "x\n""#;
+        N::NoRunInTree { .. } = N::NoRunInTree { name: name() } => -32001 "unknown-run" ("name", "x\n"),
+            r#"no run "x\n" in the caller's own tree, and a run sees no other"#;
+        N::ChildName { .. } = N::ChildName { name: name(), runs: vec![run(), RunId::from_u64(8)] } =>
+            -32001 "unknown-run" ("name", "x\n"),
+            "a child run has the name \"x\\n\", and a name means only runs that operators submitted: use its id, \
+             0000000000007, 0000000000008";
         N::NoRunYet = N::NoRunYet => -32001 "unknown-run" ("name", "@last"), "you have submitted no run";
         N::SeveralRuns { .. } = N::SeveralRuns { name: name(), runs: vec![run(), RunId::from_u64(8)] } =>
             -32002 "ambiguous-name" ("name", "x\n"), r#""x\n" may be any of 0000000000007, 0000000000008"#;
@@ -127,11 +133,9 @@ fn specs() -> Vec<Row> {
         S::NameIsId { .. } = S::NameIsId { name: "0000000000007".to_owned() } =>
             -32602 "bad-name" ("name", "0000000000007"),
             r#""0000000000007" is an id, and cannot be a name"#;
-        S::NameBeginsId { .. } = S::NameBeginsId { name: "0000".to_owned(), run: Some(run()) } =>
+        S::NameBeginsId { .. } = S::NameBeginsId { name: "0000".to_owned(), run: run() } =>
             -32602 "bad-name" ("name", "0000"),
             r#""0000" is the beginning of the id of run 0000000000007, and cannot be a name"#;
-        S::NameBeginsId { .. } = S::NameBeginsId { name: "0000".to_owned(), run: None } =>
-            -32602 "bad-name" ("name", "0000"), r#""0000" is the beginning of the id of a run, and cannot be a name"#;
         S::NameForm { .. } = S::NameForm { name: "-".to_owned() } => -32602 "bad-name" ("name", "-"),
             "\"-\" cannot be a name: 1 to 63 letters, digits, dots, dashes and underscores, the first a letter \
              or digit";

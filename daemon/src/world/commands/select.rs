@@ -1,7 +1,8 @@
 //! Selects runs: by id, name, unique prefix of an id, `@last`, labels, state, or what they wait for.
 //!
 //! An exact id comes before any name. A text that is the name of one run and the beginning of another's id is refused,
-//! so that no command reaches an unintended run. Reads the indexes; must not scan the runs unless a label, a state or a
+//! so that no command reaches an unintended run. A name of an operator means a run that an operator submitted, and never
+//! a child: models choose the names of children. To a run of a tree there are no other runs than those of its tree. Reads the indexes; must not scan the runs unless a label, a state or a
 //! wait is selected.
 
 use std::collections::BTreeSet;
@@ -14,31 +15,103 @@ use harness_protocol::rpc::Selector;
 use harness_protocol::run::RunState;
 
 use crate::refusal::{NameRefusal, QuestionRefusal, Refusal};
-use crate::world::api::{Caller, Finished, Operator};
+use crate::world::api::{Caller, Finished};
 use crate::world::model::components::Stage;
 use crate::world::model::indexes::Runs;
 use crate::world::name_or_id::{may_be_an_id, name_and_id, short};
 use crate::world::view::reads::Reads;
 use crate::world::view::run::waits_for;
 
-/// The run that `name` means to this caller: to a run, one of its tree, unless it is the whole id of another one.
+/// Finished runs among which one is looked for by its name.
+const MOST_FINISHED: usize = 10_000;
+
+/// The runs that a name of a caller can mean.
+#[derive(Clone, Copy)]
+enum Scope {
+    /// An operator's: all runs by id, and by name those that operators submitted.
+    Operator,
+    /// A run's: those of the tree below this run, by id and by name. Nothing here tells of any other.
+    Tree(RunId),
+}
+
+impl Scope {
+    fn of(world: &Reads<'_, '_>, caller: Caller) -> Self {
+        let Some(run) = caller.run else { return Self::Operator };
+        let identity = world.runs.by_id.get(&run).and_then(|&entity| world.identity(entity));
+        Self::Tree(identity.map_or(run, |identity| identity.root))
+    }
+
+    /// Whether an id can mean this run.
+    fn has(self, world: &Reads<'_, '_>, entity: Entity) -> bool {
+        match self {
+            Self::Operator => true,
+            Self::Tree(root) => world.identity(entity).is_some_and(|identity| identity.root == root),
+        }
+    }
+
+    /// The live run of that name.
+    fn live(self, runs: &Runs, name: &str) -> Option<RunId> {
+        match self {
+            Self::Operator => runs.names.top(name),
+            Self::Tree(root) => runs.names.in_tree(name, root),
+        }
+    }
+
+    /// The latest finished run of that name, among as many as are looked at.
+    fn finished(self, world: &Reads<'_, '_>, name: &str) -> Option<(RunId, Entity)> {
+        let runs = &world.runs;
+        let has_name = |&entity: &Entity| world.spec(entity).is_some_and(|spec| spec.0.name.as_deref() == Some(name));
+        let (_, run, entity) = match self {
+            Self::Operator => {
+                let finished = runs.finished.iter().rev().take(MOST_FINISHED).map(|(_, &entity)| entity);
+                let of_operators = finished.filter(has_name).filter_map(|entity| {
+                    let identity = world.identity(entity).filter(|identity| identity.parent.is_none())?;
+                    Some((identity.number, identity.id, entity))
+                });
+                of_operators.take(1).next()
+            }
+            Self::Tree(root) => {
+                let &top = runs.by_id.get(&root)?;
+                let tree = std::iter::once(top).chain(world.below(top)).take(MOST_FINISHED);
+                let ended = tree.filter(has_name).filter_map(|entity| {
+                    let identity = world.identity(entity)?;
+                    let is_finished = runs.finished.contains_key(&identity.number);
+                    is_finished.then_some((identity.number, identity.id, entity))
+                });
+                ended.max_by_key(|(number, ..)| *number)
+            }
+        }?;
+        Some((run, entity))
+    }
+
+    /// The refusal of what means no run. To a run it is the same whatever there is outside of its tree.
+    fn no_run(self, runs: &Runs, text: &str) -> NameRefusal {
+        let name = short(text);
+        match self {
+            Self::Tree(_) => NameRefusal::NoRunInTree { name },
+            Self::Operator => match runs.names.children(text, 8) {
+                children if children.is_empty() => NameRefusal::NoRun { name },
+                runs => NameRefusal::ChildName { name, runs },
+            },
+        }
+    }
+}
+
+/// The run that `name` means to this caller.
 pub(crate) fn one(world: &Reads<'_, '_>, name: &str, caller: Caller) -> Result<(RunId, Entity), NameRefusal> {
-    let runs = &world.runs;
-    let root = caller.run.map(|run| {
-        let identity = runs.by_id.get(&run).and_then(|&entity| world.identity(entity));
-        identity.map_or(run, |identity| identity.root)
-    });
-    if name == "@last" {
-        let last = runs.last_of.get(&caller.uid).and_then(|run| Some((*run, *runs.by_id.get(run)?)));
+    let (runs, scope) = (&world.runs, Scope::of(world, caller));
+    let here = |run: RunId| runs.by_id.get(&run).map(|&entity| (run, entity));
+    if name == "@last" && matches!(scope, Scope::Operator) {
+        let last = runs.last_of.get(&caller.uid).and_then(|&run| here(run));
         return last.ok_or(NameRefusal::NoRunYet);
     }
     // An id is never a name, whatever some run is called.
     if let Ok(id) = name.parse::<RunId>() {
-        let found = runs.by_id.get(&id).map(|&entity| (id, entity));
-        return found.ok_or_else(|| no_run(name));
+        let found = here(id).filter(|&(_, entity)| scope.has(world, entity));
+        return found.ok_or_else(|| scope.no_run(runs, name));
     }
-    let named = called(world, name, root)?;
-    let beginning = beginning_with(world, name, root, 8);
+    let named = scope.live(runs, name).and_then(here);
+    let beginning = beginning_with(world, name, scope, 8);
     match (named, beginning.as_slice()) {
         (Some((run, entity)), others) => {
             let other = others.iter().find(|(other, _)| *other != run);
@@ -48,33 +121,8 @@ pub(crate) fn one(world: &Reads<'_, '_>, name: &str, caller: Caller) -> Result<(
             }
         }
         (None, [one]) => Ok(*one),
-        (None, []) => by_finished_name(world, name, |entity| is_meant(world, entity, root))
-            .or_else(|| by_finished_name(world, name, |_| root.is_none()))
-            .ok_or_else(|| no_run(name)),
+        (None, []) => scope.finished(world, name).ok_or_else(|| scope.no_run(runs, name)),
         (None, several) => Err(any_of(name, several.iter().map(|(run, _)| *run))),
-    }
-}
-
-/// The live run that is called `name`: to an operator one that an operator submitted, before the only child of that
-/// name; to a run one of its tree.
-fn called(world: &Reads<'_, '_>, name: &str, root: Option<RunId>) -> Result<Option<(RunId, Entity)>, NameRefusal> {
-    let runs = &world.runs;
-    let here = |run: &RunId| runs.by_id.get(run).map(|&entity| (*run, entity));
-    if let Some(root) = root {
-        return Ok(runs.names.in_tree(name, root).and_then(|run| here(&run)));
-    }
-    if let Some(top) = runs.names.top(name) {
-        return Ok(here(&top));
-    }
-    let children = runs.names.children(name, 8);
-    if children.is_empty() {
-        return Ok(None);
-    }
-    // A child may take the name of a run that has ended: where that one is meant, the child is not hit.
-    match (by_finished_name(world, name, |entity| is_meant(world, entity, None)), children.as_slice()) {
-        (Some(meant), _) => Ok(Some(meant)),
-        (None, [child]) => Ok(here(child)),
-        (None, several) => Err(any_of(name, several.iter().copied())),
     }
 }
 
@@ -82,14 +130,10 @@ fn any_of(name: &str, runs: impl Iterator<Item = RunId>) -> NameRefusal {
     NameRefusal::SeveralRuns { name: short(name), runs: runs.collect() }
 }
 
-fn no_run(name: &str) -> NameRefusal {
-    NameRefusal::NoRun { name: short(name) }
-}
-
-/// A run of the world whose id begins with `name`, where that is long enough to be taken for an id.
-pub(crate) fn with_id_like(runs: &Runs, name: &str) -> Option<RunId> {
+/// One of the runs that are `meant` whose id begins with `name`, where that is long enough to be taken for an id.
+pub(crate) fn with_id_like(runs: &Runs, name: &str, meant: impl Fn(RunId) -> bool) -> Option<RunId> {
     let prefix = name.parse::<IdPrefix>().ok().filter(|_| may_be_an_id(name))?;
-    runs.by_id.range(runs_with(&prefix)).next().map(|(run, _)| run)
+    runs.by_id.range(runs_with(&prefix)).map(|(run, _)| run).find(|&run| meant(run))
 }
 
 /// The ids that begin so.
@@ -97,49 +141,11 @@ fn runs_with(prefix: &IdPrefix) -> RangeInclusive<RunId> {
     RunId::from_u64(*prefix.range().start())..=RunId::from_u64(*prefix.range().end())
 }
 
-/// Runs whose ids begin so; to a run nothing is told of those of other trees.
-fn beginning_with(world: &Reads<'_, '_>, name: &str, root: Option<RunId>, most: usize) -> Vec<(RunId, Entity)> {
+/// Runs whose ids begin so.
+fn beginning_with(world: &Reads<'_, '_>, name: &str, scope: Scope, most: usize) -> Vec<(RunId, Entity)> {
     let Ok(prefix) = name.parse::<IdPrefix>() else { return Vec::new() };
     let all = world.runs.by_id.range(runs_with(&prefix));
-    all.filter(|&(_, entity)| root.is_none() || is_meant(world, entity, root)).take(most).collect()
-}
-
-/// Whether a run is one that a name means first: to an operator one that an operator submitted, to a run one of its
-/// tree.
-fn is_meant(world: &Reads<'_, '_>, entity: Entity, root: Option<RunId>) -> bool {
-    world.identity(entity).is_some_and(|identity| match root {
-        Some(root) => identity.root == root,
-        None => identity.parent.is_none(),
-    })
-}
-
-/// Whether what `name` means here is a child that is called so: of those that have left the world, an operator's own may be.
-pub(crate) fn is_child_by_name(world: &Reads<'_, '_>, name: &str, operator: Operator) -> bool {
-    let named = |entity| world.spec(entity).is_some_and(|spec| spec.0.name.as_deref() == Some(name));
-    if name.parse::<RunId>().is_ok() {
-        return false;
-    }
-    match one(world, name, operator.into()) {
-        Ok((_, entity)) => named(entity) && !is_meant(world, entity, None),
-        // Several children have the name.
-        Err(_) => has_name(world, name) && world.runs.names.top(name).is_none(),
-    }
-}
-
-/// Whether a live run is called so.
-fn has_name(world: &Reads<'_, '_>, name: &str) -> bool {
-    let names = &world.runs.names;
-    names.top(name).is_some() || !names.children(name, 1).is_empty()
-}
-
-/// The latest finished run of that name which is meant. Names are unique among live runs only.
-fn by_finished_name(world: &Reads<'_, '_>, name: &str, meant: impl Fn(Entity) -> bool) -> Option<(RunId, Entity)> {
-    let runs = &world.runs;
-    runs.finished.values().rev().take(10_000).copied().find_map(|entity| {
-        let spec = world.spec(entity)?;
-        let found = spec.0.name.as_deref() == Some(name) && meant(entity);
-        found.then(|| world.identity(entity).map(|identity| (identity.id, entity))).flatten()
-    })
+    all.filter(|&(_, entity)| scope.has(world, entity)).take(most).collect()
 }
 
 /// Whether a run has the labels, one of the states and one of the waits that are asked for.
@@ -244,7 +250,7 @@ pub(crate) fn interaction(world: &Reads<'_, '_>, name: &str, caller: Caller) -> 
         return asked_by(world, name, caller);
     }
     // A name is asked before the beginning of an id, unless it may be taken for one: then both must mean the same.
-    let is_name = has_name(world, name);
+    let is_name = world.runs.names.top(name).is_some();
     if is_name && !may_be_an_id(name) {
         return asked_by(world, name, caller);
     }
@@ -272,7 +278,7 @@ pub(crate) fn interaction(world: &Reads<'_, '_>, name: &str, caller: Caller) -> 
 /// The one question that a run asks.
 fn asked_by(world: &Reads<'_, '_>, name: &str, caller: Caller) -> Result<InteractionId, Refusal> {
     let (run, entity) = one(world, name, caller).map_err(|refusal| match refusal {
-        several if several.is_ambiguous() => several,
+        told if told.is_ambiguous() || matches!(told, NameRefusal::ChildName { .. }) => told,
         _ => NameRefusal::NoInteraction { name: short(name) },
     })?;
     let open: Vec<InteractionId> = world.batch(entity).map_or_else(Vec::new, |batch| {
@@ -355,23 +361,27 @@ mod tests {
             }
             // Of one that has left the world nothing here has the id, and the impostor neither.
             let without = world(&[(4, None, ""), (5, Some(4), spelling)]);
-            assert_eq!(without.find(&id, OPERATOR), Err(no_run(&id)), "{spelling}");
+            assert!(without.find(&id, OPERATOR).is_err_and(|told| told.is_unknown_run()), "{spelling}");
         }
     }
 
-    /// A name means an operator's run first: a child that takes the same name is not selected.
+    /// A model chose the name of the child: no command of an operator hits it by that name.
     #[test]
-    fn a_name_means_the_run_of_an_operator_before_any_child() {
+    fn a_name_means_a_run_of_an_operator_and_never_a_child() {
         for name in ["weekly", "nightly", "b-1", "release 2.0", "x", "@weekly"] {
             let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, name)]);
             assert_eq!(engine.find(name, OPERATOR), Ok(RunId::from_u64(6)), "{name}");
-            let engine = world(&[(4, None, ""), (5, Some(4), name)]);
-            assert_eq!(engine.find(name, OPERATOR), Ok(RunId::from_u64(5)), "{name}: there is no other");
-            assert!(engine.is_child_by_name(name, OPERATOR.operator().unwrap()));
-            assert!(
-                !engine.is_child_by_name(&RunId::from_u64(5).to_string(), OPERATOR.operator().unwrap()),
-                "an id means one run"
-            );
+            for trees in [1, 2, 3] {
+                let family = |tree: u64| [(10 * tree, None, ""), (10 * tree + 1, Some(10 * tree), name)];
+                let runs: Vec<_> = (1..=trees).flat_map(family).collect();
+                let children: Vec<RunId> = (1..=trees).map(|tree| RunId::from_u64(10 * tree + 1)).collect();
+                let engine = world(&runs);
+                let told = NameRefusal::ChildName { name: name.to_owned(), runs: children.clone() };
+                assert_eq!(engine.find(name, OPERATOR), Err(told), "{name}");
+                for child in children {
+                    assert_eq!(engine.find(&child.to_string(), OPERATOR), Ok(child), "an id means one run");
+                }
+            }
         }
     }
 
@@ -380,11 +390,6 @@ mod tests {
     fn a_childs_name_is_of_its_tree_and_of_no_other() {
         for name in ["worker", "x", "b-1", "release 2.0", "@weekly"] {
             let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, ""), (7, Some(6), name)]);
-            assert!(engine.find(name, OPERATOR).unwrap_err().is_ambiguous(), "{name}");
-            assert!(
-                engine.is_child_by_name(name, OPERATOR.operator().unwrap()),
-                "{name}: the journal may have an operator's"
-            );
             for (asks, meant) in [(4, 5), (5, 5), (6, 7), (7, 7)] {
                 let caller = Caller { uid: 7, run: Some(RunId::from_u64(asks)) };
                 assert_eq!(engine.find(name, caller), Ok(RunId::from_u64(meant)), "{name}");
@@ -394,28 +399,21 @@ mod tests {
         }
     }
 
-    /// To a run it is all the same whether another tree has such a run or none has.
-    #[test]
-    fn a_run_learns_nothing_of_other_trees_by_asking_for_names_and_beginnings_of_ids() {
-        let other = RunId::from_u64(0x1234_5678_9abc_def0);
-        let engine = world(&[(other.as_u64(), None, "nightly"), (3, Some(other.as_u64()), "part"), (5, None, "")]);
-        let caller = Caller { uid: 7, run: Some(RunId::from_u64(5)) };
-        let id = other.to_string();
-        for name in ["nightly", "part", &id[..4], &id[..8], &id[..id.len() - 1]] {
-            assert_eq!(engine.find(name, caller), Err(no_run(name)));
-        }
-    }
-
     #[test]
     fn what_is_a_name_and_may_be_meant_as_an_id_hits_nobody() {
         let victim = RunId::from_u64(0x1234_5678_9abc_def0);
         let id = victim.to_string();
         for length in 4..id.len() {
             for name in [id[..length].to_owned(), id[..length].to_uppercase()] {
-                let engine = world(&[(victim.as_u64(), None, ""), (5, Some(victim.as_u64()), &name)]);
+                let engine = world(&[(victim.as_u64(), None, ""), (5, None, &name)]);
                 assert!(engine.find(&name, OPERATOR).unwrap_err().is_ambiguous(), "{name}");
                 assert_eq!(engine.find(&id, OPERATOR), Ok(victim));
                 assert_eq!(engine.find(&RunId::from_u64(5).to_string(), OPERATOR), Ok(RunId::from_u64(5)));
+                // No child keeps an operator from using the beginning of an id.
+                let engine = world(&[(victim.as_u64(), None, ""), (5, Some(victim.as_u64()), &name)]);
+                assert_eq!(engine.find(&name, OPERATOR), Ok(victim), "{name}");
+                let inside = Caller { uid: 7, run: Some(victim) };
+                assert!(engine.find(&name, inside).unwrap_err().is_ambiguous(), "{name}");
             }
         }
     }

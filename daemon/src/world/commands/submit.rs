@@ -228,6 +228,8 @@ fn admit(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Refusal> 
     if spec.limits.deadline_at.is_some_and(|deadline| deadline <= tx.now()) {
         return Err(SpecRefusal::DeadlinePassed.into());
     }
+    // To a child nothing is told of runs that are not of its tree.
+    let is_known = |run| descent.root(tx).is_none_or(|root| tx.identity(run).is_some_and(|it| it.root == root));
     if let Some(name) = &spec.name
         && let Some(other) = match descent.root(tx) {
             Some(root) => runs.names.in_tree(name, root),
@@ -237,10 +239,8 @@ fn admit(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Refusal> 
         return Err(NewRunRefusal::NameTaken { name: short(name), run: other }.into());
     }
     if let Some(name) = &spec.name
-        && let Some(other) = select::with_id_like(runs, name)
+        && let Some(run) = select::with_id_like(runs, name, is_known)
     {
-        // To a child nothing is told of runs that are not of its tree.
-        let run = descent.parent.is_none().then_some(other);
         return Err(SpecRefusal::NameBeginsId { name: short(name), run }.into());
     }
     let Some(parent) = descent.parent else { return Ok(()) };

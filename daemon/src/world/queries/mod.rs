@@ -142,18 +142,14 @@ impl Folded {
         Some(self.time(now).since(now.wall)).filter(|ahead| *ahead > SMALL)
     }
 
-    /// The run that this caller means by id, unique prefix, name or `@last`. To a run only the whole id means one that
-    /// is not of its tree. All else here takes the id that this has found: a name has one meaning in one request.
+    /// The run that this caller means by id, unique prefix, name or `@last`: to an operator by name one that an operator
+    /// submitted, to a run one of its own tree. All else here takes the id that this has found: a name has one meaning in
+    /// one request.
     ///
     /// # Errors
     /// If there is no such run, or there are several; to a run these are of its tree.
     pub fn find(&self, name: &str, caller: Caller) -> Result<RunId, NameRefusal> {
         self.read(|reads| select::one(reads, name, caller)).map(|(run, _)| run)
-    }
-
-    /// Whether a name means a child here, so that the journal has to be asked for a run of an operator's that has it.
-    pub fn is_child_by_name(&self, name: &str, operator: Operator) -> bool {
-        self.read(|reads| select::is_child_by_name(reads, name, operator))
     }
 
     /// The state of a run; `None` once it has left the world.

@@ -32,8 +32,10 @@ pub(super) fn list(reads: &Reads<'_, '_>, params: &ListParams, top: Option<RunId
     let places = PlacesSeen::default();
     let mut bytes = 0;
     let below = params.cursor.unwrap_or(u64::MAX);
-    let mut live = runs.live.range(..below).rev().peekable();
-    let mut finished = runs.finished.range(..below).rev().peekable();
+    // No run is older than the top of its tree: below that, a list of a tree depends on nothing that there is.
+    let first = top.and_then(|top| reads.identity(reads.entity(top)?)).map_or(0, |identity| identity.number);
+    let mut live = runs.live.range(first..below.max(first)).rev().peekable();
+    let mut finished = runs.finished.range(first..below.max(first)).rev().peekable();
     for _ in 0..MOST_SCANNED {
         let newer_is_live = match (live.peek(), finished.peek()) {
             (Some((l, _)), Some((f, _))) => l > f,

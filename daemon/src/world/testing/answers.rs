@@ -107,7 +107,7 @@ impl Bench {
         })
     }
 
-    fn results(&self) -> Vec<(String, bool)> {
+    pub(in crate::world) fn results(&self) -> Vec<(String, bool)> {
         let result = |event: &Arc<Event>| match &event.body {
             EventBody::CallFinished { result } => Some((result.envelope.to_string(), result.is_error)),
             _ => None,
