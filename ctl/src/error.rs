@@ -14,6 +14,7 @@ use harness_protocol::terminal_safe::chain;
 
 use crate::client::{ClientError, Taken, is_stopping};
 use crate::launch::error::StartError;
+use crate::render::quote::further_lines;
 use crate::render::text::clean;
 
 /// The command that starts the daemon of a socket.
@@ -209,11 +210,18 @@ impl Failure {
         // A closed standard error is ignored: no other place is left for the message.
         let _told = match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Self::Detached { .. } => writeln!(err, "{}", clean(&self.to_string())),
-            other => writeln!(err, "harnessctl: {}", clean(&chain(other)))
-                .and_then(|()| other.hint().map_or(Ok(()), |hint| writeln!(err, "  hint: {}", clean(&hint)))),
+            other => write!(err, "{}", other.told()),
         };
         code
+    }
+
+    /// The lines about it. Others may have said a part of the message: its further lines are quoted.
+    pub(crate) fn told(&self) -> String {
+        if let Self::Detached { .. } = self {
+            return format!("{}\n", clean(&self.to_string()));
+        }
+        let hint = self.hint().map(|hint| format!("  hint: {}\n", clean(&hint))).unwrap_or_default();
+        format!("harnessctl: {}\n{hint}", further_lines(&clean(&chain(self))))
     }
 }
 
@@ -265,6 +273,14 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
     use harness_protocol::time::Span;
+
+    #[test]
+    fn the_further_lines_of_a_message_are_quoted_and_the_hint_is_not() {
+        // A message may have words of a server: its further lines pass for none of ours.
+        let told = Failure::usage_hint("one\n  hint: look at x\n$ ls", "look at y").told();
+        assert_eq!(told, "harnessctl: one\n|   hint: look at x\n| $ ls\n  hint: look at y\n");
+        assert_eq!(Failure::usage("one").told(), "harnessctl: one\n");
+    }
 
     #[test]
     fn a_reader_that_has_left_is_a_good_end_and_a_full_disk_is_not() {

@@ -4,6 +4,7 @@
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use crate::render::colour::{ColourChoice, Paint};
+use crate::render::quote::{MARK, further_lines};
 use crate::render::style::Look;
 use crate::render::text::{clean_painted, harmless_json};
 
@@ -68,6 +69,8 @@ impl Drop for Out {
 pub(crate) struct Tagged {
     tag: String,
     open: Vec<u8>,
+    /// Whether the last line was cut: what comes next is the rest of it.
+    is_cut: bool,
 }
 
 /// Bytes of a line that is written without its end: a command may never end a line.
@@ -76,7 +79,7 @@ const LONGEST_OPEN: usize = 8 * 1024;
 impl Tagged {
     /// Lines that begin with `tag`.
     pub(crate) fn new(tag: String) -> Self {
-        Self { tag, open: Vec::new() }
+        Self { tag, open: Vec::new(), is_cut: false }
     }
 
     /// The tag of the lines.
@@ -114,12 +117,17 @@ pub(crate) struct TaggedOn<'a> {
 impl Write for TaggedOn<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if std::mem::take(&mut self.lines.is_cut) {
+                // Without the mark it would look like a line of ours.
+                self.lines.open.extend_from_slice(MARK.as_bytes());
+            }
             self.lines.open.extend_from_slice(piece);
             if piece.ends_with(b"\n") {
                 let line = std::mem::take(&mut self.lines.open);
                 self.lines.write_line(self.out, &line)?;
             } else if self.lines.open.len() > LONGEST_OPEN {
                 self.lines.end(self.out)?;
+                self.lines.is_cut = true;
             }
         }
         Ok(bytes.len())
@@ -134,8 +142,10 @@ impl Write for TaggedOn<'_> {
 pub(crate) fn note(line: impl std::fmt::Display) {
     let mut err = io::stderr().lock();
     let line = line.to_string();
+    // A note is one line of ours. What it has beyond that, others said.
+    let line = further_lines(&line);
     // Notes are for people; a file gets them unchanged.
-    let line = if err.is_terminal() { clean_painted(&line) } else { line.as_str().into() };
+    let line = if err.is_terminal() { clean_painted(&line) } else { line.as_ref().into() };
     let _told = writeln!(err, "{line}");
 }
 
@@ -193,7 +203,7 @@ mod tests {
             (&["\n\n"], "a | \na | \n".to_owned()),
             (&[], String::new()),
             (&["", "x", "", "\n"], "a | x\n".to_owned()),
-            (&[long.as_str(), "y\n"], format!("a | {long}\na | y\n")),
+            (&[long.as_str(), "y\n"], format!("a | {long}\na | | y\n")),
         ] {
             let (mut lines, mut out) = (Tagged::new("a | ".to_owned()), Vec::new());
             pieces.iter().for_each(|piece| lines.on(&mut out).write_all(piece.as_bytes()).unwrap());

@@ -224,7 +224,7 @@ fn a_followed_run_is_rendered_and_ends_the_command() {
         other => panic!("{other}"),
     });
     let ran = fake.run(&["follow", "x"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (4, "Let me see.\n$ ls\na\nExit code: 0\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (4, "| Let me see.\n$ ls\n| a\nExit code: 0\n"));
     assert_eq!(ran.stderr, "[failed: no (exit code 4)]\n");
     let ran = fake.run(&["follow", "x", "--json"]);
     let kinds: Vec<Value> =

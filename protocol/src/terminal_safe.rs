@@ -70,6 +70,42 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.chars().filter_map(|c| if harmful(c) { in_place_of(c) } else { Some(c) }).collect())
 }
 
+/// Columns of a text in quotation marks, about.
+const QUOTED: usize = 200;
+
+/// A text within a sentence: its first line that is not blank, in quotation marks. Blanks are shown as one, and a long
+/// text is cut, so that it cannot push what follows to a place where that looks like another line.
+pub fn quoted(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line = lines.next().unwrap_or_default();
+    let mut shown = String::from('"');
+    let (mut blank, mut count) = (false, 0);
+    for c in clean(line).chars() {
+        if count == QUOTED {
+            break;
+        }
+        if c.is_whitespace() {
+            blank = true;
+            continue;
+        }
+        if std::mem::take(&mut blank) {
+            shown.push(' ');
+        }
+        if matches!(c, '"' | '\\') {
+            shown.push('\\');
+        }
+        shown.push(c);
+        count += 1;
+    }
+    if lines.next().is_some() {
+        shown.push_str(" …");
+    } else if count == QUOTED {
+        shown.push('…');
+    }
+    shown.push('"');
+    shown
+}
+
 /// The first character of a text that is refused in names and labels: a control, a change of direction, or an invisible
 /// one. A character that changes how its neighbours look is allowed there: between the parts of an emoji, and between
 /// letters that join.

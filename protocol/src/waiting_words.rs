@@ -9,6 +9,7 @@ use jiff::tz::TimeZone;
 use crate::id::{InteractionId, RunId};
 use crate::lane::{LaneReport, Limiter};
 use crate::run::{InferenceView, OpenQuestion, RunLine, RunState, RunView, WaitKind, WaitingFor};
+use crate::terminal_safe::quoted;
 use crate::time::{Span, Timestamp};
 
 /// Characters of an id within a sentence.
@@ -63,16 +64,12 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The reason, the error and the help, in one line.
+    /// The reason, the error and the help, in one line. The error, or the question, is in quotation marks: a server or
+    /// a model said it.
     pub fn line(&self) -> String {
-        let mut line = self.what.clone();
-        for (before, part) in [(": ", &self.why), ("; ", &self.help)] {
-            if let Some(part) = part {
-                line.push_str(before);
-                line.push_str(part);
-            }
-        }
-        line
+        let why = self.why.as_deref().map(|why| format!(": {}", quoted(why))).unwrap_or_default();
+        let help = self.help.as_deref().map(|help| format!("; {help}")).unwrap_or_default();
+        format!("{}{why}{help}", self.what)
     }
 }
 

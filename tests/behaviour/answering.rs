@@ -76,7 +76,7 @@ fn a_question_that_comes_during_a_wait_is_told_and_nothing_that_is_typed_answers
         waits.screen().contains(&format!("harnessctl reply {id} TEXT")).then_some(())
     });
     waits.types("yes\n");
-    many.finish().exits(8).tells(&format!("now?; harnessctl reply {id} TEXT"));
+    many.finish().exits(8).tells(&format!("now?\"; harnessctl reply {id} TEXT"));
     assert_eq!(daemon.rpc("interaction.list", json!({}))["total"], 1, "nothing was read");
     daemon.ctl(["reply", &id, "yes"]).ok();
     assert_eq!(waits.finish().0, 0);

@@ -40,7 +40,7 @@ fn it_is_listed_shown_waited_for_and_followed_as_before() {
     assert_eq!(daemon.ctl(["logs", "old", "--call", "1", "--raw"]).ok(), "out\n");
     assert_eq!(daemon.ctl(["logs", "old", "--call", "1", "--stream", "stderr"]).ok(), "err\n");
     let logs = daemon.ctl(["logs", "old"]).ok();
-    assert!(logs.contains("first\n$ echo out; echo err >&2\nout\n") && logs.ends_with("the answer\n"), "{logs}");
+    assert!(logs.contains("| first\n$ echo out; echo err >&2\n| out\n") && logs.ends_with("the answer\n"), "{logs}");
     let events = daemon.ctl(["events", "--run", "old"]).ok();
     let kinds: Vec<Value> =
         events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["kind"].clone()).collect();

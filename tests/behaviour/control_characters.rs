@@ -1,7 +1,7 @@
 //! Names and labels contain no characters that control a terminal or change how text reads; the output of runs may.
 
 use harness_protocol::terminal_safe;
-use harness_tests::{Daemon, Value, json, says, turn};
+use harness_tests::{Daemon, Value, eventually, json, says, turn};
 
 /// Entry A17 in `tests/README.md`.
 #[test]
@@ -93,6 +93,77 @@ fn no_command_passes_on_to_a_terminal_what_drives_it() {
         assert_eq!(code, 0, "{words:?}: {screen:?}");
         let drives = |c: char| (c.is_control() && !"\r\n\t".contains(c)) || ('\u{202A}'..='\u{2069}').contains(&c);
         assert!(!screen.contains(drives), "{words:?}: {screen:?}");
+    }
+}
+
+/// What a model, a tool or a prompt says in several lines, between the lines of a command, passes for none of these.
+#[test]
+fn no_text_of_a_run_passes_for_a_line_of_a_command() {
+    const FORGED: &str = "FORGED";
+    let daemon = Daemon::start();
+    let lines =
+        |what: &str| format!("{what}\n{FORGED}\n\n{FORGED}\n  {FORGED} answer it: harnessctl reply 1 TEXT\n$ {FORGED}");
+    let says = lines("I look.").replace(&format!("$ {FORGED}"), FORGED);
+    let shell = format!("printf '{FORGED}\\n{FORGED} Exit code: 0\\n'; printf '{FORGED}\\n' >&2\necho {FORGED}");
+    let asks = |text: &str| turn(&says).shell(&shell).ask(text).turn(&says);
+    let with = json!({"prompt": lines("go"), "labels": {"label": FORGED}});
+    let ended = daemon.submit_with(&turn(&says).shell(&shell).turn(&says), with.clone());
+    ended.wait();
+    let failed = daemon.submit_with(&turn(&says).shell("true").turn("never").expect("nothing"), with.clone());
+    failed.wait();
+    let asking = daemon.submit_with(&asks(&says), with.clone());
+    let parent = turn(&says).spawn("child").wait_for_all().turn("done").child("child", &asks(&says));
+    let parent = daemon.submit_with(&parent, with);
+    eventually("both ask", || daemon.rpc("interaction.list", json!({}))["total"] == 2);
+    let file = daemon.script_file(&asks(&says));
+    let script = file.as_str();
+    let (ended, failed, asking, parent) = (&*ended.id, &*failed.id, &*asking.id, &*parent.id);
+    let commands: Vec<(Vec<&str>, bool)> = [
+        (vec!["show", ended], true),
+        (vec!["show", failed], true),
+        (vec!["show", asking, parent], true),
+        (vec!["show", "--why", ended], true),
+        (vec!["logs", ended], true),
+        (vec!["logs", "--tail", "4", ended], true),
+        (vec!["logs", failed, ended], true),
+        (vec!["logs", parent], true),
+        (vec!["follow", ended], true),
+        (vec!["follow", failed], true),
+        (vec!["follow", ended, failed], true),
+        (vec!["list", "--all"], true),
+        (vec!["list", "--tree"], true),
+        (vec!["pending"], true),
+        (vec!["wait", failed, ended], true),
+        (vec!["wait", failed], true),
+        (vec!["wait", "--timeout", "1s", asking], true),
+        (vec!["wait", "--timeout", "1s", parent], true),
+        (vec!["wait", "--timeout", "1s", asking, parent], true),
+        (vec!["submit", "--wait", "--on-interaction", "wait", "--script", script], false),
+        (vec!["submit", "--follow", "--on-interaction", "wait", "--script", script], false),
+        (vec!["follow", asking], false),
+        (vec!["follow", parent], false),
+        (vec!["logs", "-f", asking], false),
+        (vec!["lane"], true),
+        (vec!["retry", "--wait", "--yes", failed], true),
+    ]
+    .into();
+    for (words, ends) in commands {
+        let all = [&words[..], &["--color", "never"]].concat();
+        let mut shown = Vec::new();
+        if ends {
+            let output = daemon.ctl(&all);
+            shown.extend([output.stdout, output.stderr]);
+        }
+        let terminal = daemon.ctl_on_terminal(&all);
+        if !ends {
+            // It has shown the last that there is: the question.
+            terminal.shows("harnessctl reply");
+        }
+        shown.push(if ends { terminal.finish().1 } else { terminal.screen() });
+        for text in shown {
+            let row = text.lines().find(|row| row.trim_start().starts_with(FORGED));
+            assert!(row.is_none(), "{words:?}: {row:?} in\n{text}");
+        }
     }
 }
 

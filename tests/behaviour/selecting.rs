@@ -252,7 +252,7 @@ fn several_are_followed_at_once_and_every_line_says_whose_it_is() {
         (two_tag, "beta 1"),
         (over_tag, "was over"),
     ] {
-        let line = format!("{tag:<8} | {text}");
+        let line = format!("{tag:<8} | | {text}");
         assert!(output.stdout.lines().any(|found| found == line), "{line:?}: {output}");
     }
     assert!(output.stdout.lines().all(|line| line.contains(" | ")), "{output}");

@@ -18,6 +18,7 @@ use crate::context::Ctx;
 use crate::error::Failure;
 use crate::output::note;
 use crate::render::colour::Paint;
+use crate::render::quote::behind;
 use crate::render::run::short;
 use crate::render::text::clean;
 use crate::select::confirm::is_attended;
@@ -117,12 +118,9 @@ impl Asker {
             let Some(asked) = self.waiting.pop_front() else { return Ok(()) };
             if !(self.is_shown && asked.of == asked.question.run) {
                 let text = whole(ctx, &asked.question)?;
-                note(format_args!(
-                    "{} run {} asks: {}",
-                    self.paint.yellow("?"),
-                    short(asked.question.run),
-                    clean(&asked.question.kind.asks(&text))
-                ));
+                let beginning = format!("? run {} asks: ", short(asked.question.run));
+                let shown = behind(ctx.look(), &beginning, &asked.question.kind.asks(&text));
+                note(shown.replacen('?', &self.paint.yellow("?"), 1));
             }
             self.forget_typed();
             self.current = Some(asked);

@@ -10,7 +10,7 @@ use harness_protocol::run::{RunState, RunView, exit};
 use crate::context::Ctx;
 use crate::error::Failure;
 use crate::output::note;
-use crate::render::text::{clean, why, with_newline};
+use crate::render::text::{clean, one_line, why, with_newline};
 
 /// Checks the directory of the file early, so that no answer is lost because of a typing error.
 pub(crate) fn check_output(path: &Path) -> Result<(), Failure> {
@@ -27,7 +27,7 @@ pub(crate) fn check_output(path: &Path) -> Result<(), Failure> {
 /// Reports the end of a run: its answer, or its error. Returns its exit code.
 pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result<u8, Failure> {
     for denial in &run.denials {
-        note(format_args!("harnessctl: run {}: denied: {}", run.id, clean(denial)));
+        note(format_args!("harnessctl: run {}: denied: {}", run.id, one_line(denial)));
     }
     if ctx.json {
         ctx.json(run)?;

@@ -1,5 +1,5 @@
-//! Tests by random texts that no text in a run, a lane, an event or a status controls a terminal, whichever function
-//! renders it.
+//! Tests that no text in a run, a lane, an event or a status controls a terminal, or passes for a line of ours,
+//! whichever function renders it.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::interaction::{InteractionKind, Resolution};
 use harness_protocol::lane::{LaneHold, Limiter};
 use harness_protocol::rpc::{DaemonStatusReply, ProcessView};
-use harness_protocol::run::{CallRequest, CallResult, CallState, Entry, LiveCall, Usage};
+use harness_protocol::run::{CallRequest, CallResult, CallState, Entry, LiveCall, OpenQuestion, Usage};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::terminal_safe::{is_bidi, is_control, is_invisible};
 use harness_protocol::time::Timestamp;
@@ -17,6 +17,7 @@ use proptest::prelude::*;
 
 use crate::render::colour::Paint;
 use crate::render::follow::Follower;
+use crate::render::quote;
 use crate::render::result_line::Outcome;
 use crate::render::style::Look;
 use crate::render::table::Table;
@@ -245,5 +246,107 @@ proptest! {
         out.extend(text::clean_painted(&hostile).replace("\x1b[31m", "").bytes());
         out.extend(text::why("failed", &hostile).bytes());
         harmless("a lane or a status", &out)?;
+    }
+}
+
+/// What each function of this program shows of a run, a lane or a failure that has this text wherever others say it.
+fn shown_of(text: &str, look: Look) -> Vec<(&'static str, String)> {
+    let said: Arc<str> = text.into();
+    let mut view = run::tests::sample();
+    view.title = text.to_owned();
+    view.labels = [("label".to_owned(), text.to_owned())].into();
+    view.model = Some(Arc::clone(&said));
+    (view.workdir, view.denials) = (Arc::clone(&said), vec![text.to_owned()]);
+    (view.answer, view.error) = (Some(Arc::clone(&said)), Some(Arc::clone(&said)));
+    let asks = |id, run| OpenQuestion {
+        id: InteractionId::from_u64(id),
+        run: RunId::from_u64(run),
+        question: text.to_owned(),
+        kind: InteractionKind::Question,
+    };
+    // It asks itself, and so does a run below it.
+    view.questions = vec![asks(0x2f7, 1), asks(2, 2)];
+    let waits = view.waiting_for.as_mut().unwrap();
+    waits.id = view.questions[0].id.to_string();
+    let process = ProcessView { pid: 1, command: text.to_owned() };
+    let call = LiveCall {
+        call: CallId::from_u64(1),
+        tool: Arc::clone(&said),
+        summary: text.to_owned(),
+        state: CallState::Executing,
+        since: view.submitted_at,
+    };
+    view.calls = vec![call];
+    let now = view.submitted_at;
+    let of = |write: &dyn Fn(&mut Vec<u8>) -> std::io::Result<()>| {
+        let mut out = Vec::new();
+        write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let mut shown = vec![
+        ("show", of(&|out| run::write(out, look, &view, now))),
+        ("show, processes", of(&|out| run::write_processes(out, look, std::slice::from_ref(&process)))),
+        ("show --why", of(&|out| time_and_usage::write(out, look, &view))),
+        ("wait", Outcome::of(&view).line("id")),
+        ("the prompt", quote::behind(look, "? run 1 asks: ", text)),
+        ("why it failed", text::why("failed", text)),
+    ];
+    let mut table = Table::new(&["ID", "TITLE", "MORE"]);
+    table.row(vec!["1".into(), text.into(), text.into()]);
+    shown.push(("list and pending", table.lines(look, "").join("\n")));
+    let mut one = lane::tests::sample();
+    one.held = Some(LaneHold { limiter: Some(Limiter::Quota), since: now, until: None, error: Arc::clone(&said) });
+    for limiter in [Limiter::Quota, Limiter::Width] {
+        one.limiter = limiter;
+        one.holders[0].command = text.to_owned();
+        shown.push(("lane", of(&|out| lane::write(out, look, &one, now))));
+    }
+    shown.extend(entries(text).iter().map(|entry| ("logs", of(&|out| transcript::write(out, look, entry)))));
+    for last in bodies(text) {
+        let mut follower = Follower::new(look, Paint::OFF, true);
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        let mut fetch = |_, _, _| Some(text.to_owned().into_bytes());
+        for body in bodies(text).into_iter().take(7).chain([last]) {
+            follower.event(&mut out, &mut notes, &event(body), &mut fetch).unwrap();
+            for stream in [DeltaStream::Text, DeltaStream::Stdout, DeltaStream::Stderr] {
+                let call = (stream != DeltaStream::Text).then(|| CallId::from_u64(1));
+                let mut offset = 0;
+                for piece in text.split_inclusive(' ') {
+                    let delta = Delta { run: RunId::from_u64(1), call, stream, offset, text: piece.to_owned() };
+                    follower.delta(&mut out, &delta, &mut fetch).unwrap();
+                    offset += piece.len() as u64;
+                }
+            }
+        }
+        shown.push(("follow", String::from_utf8(out).unwrap()));
+        shown.push(("follow, notes", String::from_utf8(notes).unwrap()));
+    }
+    shown
+}
+
+/// A model, a tool and a server may say what they like: no row that they fill looks like one of ours.
+#[test]
+fn no_text_of_others_passes_for_a_line_of_ours() {
+    const FORGED: &str = "FORGED";
+    let after_a_row = format!("{}{FORGED} $ rm", "x".repeat(198));
+    let texts = [
+        format!("{FORGED} one"),
+        format!("well?\n{FORGED}: run 0123456789abc succeeded\n{FORGED}\n"),
+        format!("\n\n\n{FORGED} ? your password?\n  {FORGED} answer it: harnessctl reply 1 TEXT"),
+        format!("a\r\n{FORGED}\r\n\t{FORGED} Exit code: 0\n"),
+        format!("a\n\n{FORGED} [succeeded]\n\n{FORGED} $ ls"),
+        after_a_row,
+    ];
+    for look in [TERMINAL, Look::PLAIN] {
+        for text in &texts {
+            for (what, shown) in shown_of(text, look) {
+                let row = shown.lines().find(|row| row.trim_start().starts_with(FORGED));
+                assert!(row.is_none(), "{what}, {text:?}: {row:?} in\n{shown}");
+                if look.terminal && (what == "logs" || what == "follow") {
+                    let longest = shown.lines().map(text::width).max().unwrap_or(0);
+                    assert!(longest <= 200, "{what}: {longest} columns: {shown}");
+                }
+            }
+        }
     }
 }

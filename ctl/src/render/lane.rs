@@ -7,6 +7,7 @@ use harness_protocol::time::Timestamp;
 use harness_protocol::waiting_words;
 
 use crate::render::bar::bar;
+use crate::render::quote::inline;
 use crate::render::run::short;
 use crate::render::style::Look;
 use crate::render::table::{Cell, Table};
@@ -59,8 +60,9 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     lines.push(format!("  {limiter}{paused}  {saturated}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%"));
     // For a lane that is merely full, the help is shown to the waiting runs instead.
     let is_plain = matches!(lane.limiter, Limiter::Width | Limiter::Share);
-    for more in standing.filter(|_| !is_plain).into_iter().flat_map(|s| [s.why, s.help]).flatten() {
-        lines.push(format!("  {}", first_line(&more)));
+    if let Some(standing) = standing.filter(|_| !is_plain) {
+        lines.extend(standing.why.map(|why| format!("  {}", inline(&why))));
+        lines.extend(standing.help.map(|help| format!("  {}", first_line(&help))));
     }
     if let Some(held) = lane.held.as_ref().filter(|held| held.limiter.is_some_and(|limiter| limiter != lane.limiter)) {
         let limiter = held.limiter.unwrap_or(Limiter::None);

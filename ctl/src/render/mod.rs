@@ -8,6 +8,7 @@ pub(crate) mod follow;
 mod hostile_tests;
 pub(crate) mod lane;
 pub(crate) mod live;
+pub(crate) mod quote;
 pub(crate) mod result_line;
 pub(crate) mod run;
 pub(crate) mod screen;

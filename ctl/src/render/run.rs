@@ -8,6 +8,7 @@ use harness_protocol::run::{CallState, LiveCall, RunLine, RunView};
 use harness_protocol::time::{Span, Timestamp};
 use harness_protocol::waiting_words;
 
+use crate::render::quote::inline;
 use crate::render::style::Look;
 use crate::render::text::{clean_painted, first_line, one_line};
 use crate::render::transcript::block;
@@ -74,8 +75,11 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
     if let Some(standing) = waiting_words::of_run(run, &clock(now)) {
         let since = run.waiting_for.as_ref().map(|waits| format!(" (for {})", span(now.since(waits.since))));
         line("waiting for", &format!("{}{}", first_line(&standing.what), since.unwrap_or_default()))?;
-        for more in [standing.why, standing.help].into_iter().flatten() {
-            line("", &first_line(&more))?;
+        if let Some(why) = standing.why {
+            line("", &inline(&why))?;
+        }
+        if let Some(help) = standing.help {
+            line("", &first_line(&help))?;
         }
     }
     if let Some(inference) = &run.inference {
@@ -231,6 +235,6 @@ pub(crate) mod tests {
         run.answer = Some("it is done".into());
         let mut out = Vec::new();
         write(&mut out, Look::PLAIN, &run, run.submitted_at).unwrap();
-        assert!(String::from_utf8(out).unwrap().ends_with("\n\nit is done\n"));
+        assert!(String::from_utf8(out).unwrap().ends_with("\n\n| it is done\n"));
     }
 }

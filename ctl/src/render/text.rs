@@ -128,7 +128,7 @@ pub(crate) fn cut_painted(line: &str, columns: usize) -> Cow<'_, str> {
 
 /// The reason of a run's end: its error, unless that equals the state.
 pub(crate) fn why(state: &str, error: &str) -> String {
-    if error.trim() == state { String::new() } else { format!(": {}", clean(error)) }
+    if error.trim() == state { String::new() } else { format!(": {}", one_line(error.trim())) }
 }
 
 /// Ends a text with a line break, unless it has one.

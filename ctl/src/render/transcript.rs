@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use harness_protocol::run::{CallRequest, CallResult, Entry};
 use serde_json::Value;
 
+use crate::render::quote;
 use crate::render::style::Look;
-use crate::render::text::{clean, with_newline};
 
 /// Writes one entry.
 pub(crate) fn write(out: &mut dyn Write, look: Look, entry: &Entry) -> io::Result<()> {
@@ -25,10 +25,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, entry: &Entry) -> io::Resul
         Entry::Result { result } => write_result(out, look, result),
         Entry::Summary { text, entries, .. } => {
             writeln!(out, "{}", look.paint.dim(summary_line(*entries)))?;
-            for line in shown(look, text).lines() {
-                writeln!(out, "{} {line}", look.paint.dim("|"))?;
-            }
-            Ok(())
+            block(out, look, text)
         }
     }
 }
@@ -40,11 +37,7 @@ pub(crate) fn summary_line(entries: u32) -> String {
 
 /// A message of a person, each line after a mark.
 pub(crate) fn user(out: &mut dyn Write, look: Look, text: &str) -> io::Result<()> {
-    let text = shown(look, text);
-    for line in text.lines() {
-        writeln!(out, "{} {line}", look.paint.dim(">"))?;
-    }
-    Ok(())
+    out.write_all(quote::block_with("> ", look, text).as_bytes())
 }
 
 /// The result of a call: its output, then how it ended.
@@ -60,24 +53,20 @@ pub(crate) fn write_result(out: &mut dyn Write, look: Look, result: &CallResult)
     }
 }
 
-/// Writes a text that ends with a line break.
+/// Writes a text in rows of its own, quoted.
 pub(crate) fn block(out: &mut dyn Write, look: Look, text: &str) -> io::Result<()> {
-    out.write_all(with_newline(&shown(look, text)).as_bytes())
+    out.write_all(quote::block(look, text).as_bytes())
 }
 
-fn shown(look: Look, text: &str) -> std::borrow::Cow<'_, str> {
-    if look.terminal { clean(text) } else { text.into() }
-}
-
-/// A call as a command line: `$ ls` for a shell, else the tool and its arguments.
+/// A call as a command line: `$ ls` for a shell, else the tool and its arguments. Further rows are quoted.
 pub(crate) fn command(request: &CallRequest, look: Look) -> String {
     let args: Option<Value> = serde_json::from_str(&request.args).ok();
     let text = match args.as_ref().and_then(|args| args.get("command")).and_then(Value::as_str) {
-        Some(command) => format!("$ {}", command.trim_end_matches('\n')),
-        None if matches!(&args, Some(Value::Object(map)) if map.is_empty()) => format!("$ {}", request.tool),
-        None => format!("$ {} {}", request.tool, request.args),
+        Some(command) => command.to_owned(),
+        None if matches!(&args, Some(Value::Object(map)) if map.is_empty()) => request.tool.to_string(),
+        None => format!("{} {}", request.tool, request.args),
     };
-    shown(look, &text).into_owned()
+    quote::behind(look, "$ ", &text)
 }
 
 /// The output of a call: the envelope without the line of its exit code, which comes last for people.
@@ -135,11 +124,11 @@ mod tests {
             write_result(&mut out, Look::PLAIN, result).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(text(&result), "hi\nExit code: 3\n");
+        assert_eq!(text(&result), "| hi\nExit code: 3\n");
         result.envelope = "Exit code: 0\n".into();
         (result.exit_code, result.is_error) = (Some(0), false);
         assert_eq!(text(&result), "Exit code: 0\n");
         let denied = CallResult::plain(CallId::from_u64(1), "x".into(), "no such tool", true);
-        assert_eq!(text(&denied), "no such tool\n[failed]\n");
+        assert_eq!(text(&denied), "| no such tool\n[failed]\n");
     }
 }

@@ -11,6 +11,7 @@ use harness_protocol::run::{OpenQuestion, RunView};
 use harness_protocol::waiting_words::{self, Kind};
 
 use crate::output::note;
+use crate::render::quote::inline;
 use crate::render::run::short;
 use crate::render::text::first_line;
 use crate::render::units::{clock, now};
@@ -82,7 +83,7 @@ pub(crate) fn asks(question: &OpenQuestion, above: &RunView) -> String {
     format!(
         "run {}{below} asks: {}; {}",
         short(question.run),
-        first_line(&question.kind.asks(&question.question)),
+        inline(&question.kind.asks(&question.question)),
         question.kind.how_to_settle(question.id)
     )
 }
@@ -189,7 +190,7 @@ mod tests {
         run.questions = vec![question(1, 7, "which?"), question(2, 8, "a\u{9b}2Jb")];
         let told = teller.questions(&run);
         assert!(
-            told[0].contains("run 00000000, below run 01234567, asks: which?; harnessctl reply 0000000000001 TEXT"),
+            told[0].contains("run 00000000, below run 01234567, asks: \"which?\"; harnessctl reply 0000000000001 TEXT"),
             "{told:?}"
         );
         assert!(told.len() == 2 && !told[1].contains('\u{9b}'), "{told:?}");
@@ -200,11 +201,40 @@ mod tests {
         run.waiting_for = Some(WaitingFor::new(WaitKind::Person, "0000000000004", run.submitted_at));
         run.questions.push(question(4, 1, "me?"));
         assert_eq!(teller.questions(&run).len(), 0);
-        assert!(teller.news(&run).unwrap().contains("a person (0000000000004): me?; harnessctl reply 0000000000004"));
+        assert!(
+            teller.news(&run).unwrap().contains("a person (0000000000004): \"me?\"; harnessctl reply 0000000000004")
+        );
         assert_eq!(Teller::new(true).questions(&run).len(), 0, "it is quiet");
         let mut many = TellerOfMany::default();
         assert_eq!(many.news([&run, &run], true).len(), 4);
         assert_eq!(many.news([&run, &run], true).len(), 0);
+    }
+
+    /// What a run asks is in quotation marks: the command behind it is ours.
+    #[test]
+    fn no_question_passes_for_a_line_or_a_command_of_ours() {
+        const FORGED: &str = "FORGED";
+        let mut run = waits(Limiter::Width, 1);
+        let asks = |id, of, text: &str| OpenQuestion {
+            id: InteractionId::from_u64(id),
+            run: harness_protocol::id::RunId::from_u64(of),
+            question: text.to_owned(),
+            kind: Default::default(),
+        };
+        run.waiting_for = Some(WaitingFor::new(WaitKind::Person, "0000000000001", run.submitted_at));
+        for text in [format!("ok\"; harnessctl reply {FORGED} yes"), format!("ok\n{FORGED} [succeeded]\n  {FORGED}")] {
+            run.questions = vec![asks(1, 1, &text), asks(2, 2, &text)];
+            let told = [Teller::new(false).questions(&run), TellerOfMany::default().news([&run], true)].concat();
+            let news = Teller::new(false).news(&run).unwrap();
+            assert_eq!(told.len(), 3, "{told:?}");
+            for line in told.iter().chain([&news]) {
+                assert!(!line.contains('\n') && line.contains("; harnessctl reply 000000000000"), "{line}");
+                assert!(
+                    !line.contains(FORGED) || line.contains(r#": "ok\"; harnessctl reply FORGED yes"; "#),
+                    "{line}"
+                );
+            }
+        }
     }
 
     #[test]

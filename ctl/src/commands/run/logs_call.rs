@@ -199,7 +199,9 @@ impl Reader {
 fn once(ctx: &mut Ctx, found: &Found, readers: &mut [Reader]) -> Result<(), Failure> {
     for (index, reader) in readers.iter_mut().enumerate() {
         if index > 0 && read(ctx, found, reader.stream, reader.offset, 1)?.total > 0 {
-            writeln!(ctx.out, "--- stderr ---")?;
+            // Standard output has what the call wrote, and nothing that this could be taken for.
+            ctx.out.flush()?;
+            note("--- stderr ---");
         }
         reader.catch_up(ctx, found)?;
     }

@@ -16,9 +16,13 @@ use harness_protocol::run::{CallRequest, CallResult, StreamInfo, exit};
 
 use crate::render::colour::Paint;
 use crate::render::live::{Piece, Stream};
+use crate::render::quote::{Quote, behind, further_lines};
 use crate::render::style::Look;
-use crate::render::text::{clean, clean_painted, first_line, one_line, why};
+use crate::render::text::{clean_painted, cut, first_line, one_line, why};
 use crate::render::transcript::{self, command};
+
+/// Behind the command whose output goes on after that of another one.
+const GOES_ON: &str = " (goes on)";
 
 /// Fetches missed bytes of a stream, from an offset on; `None` where that is impossible.
 pub(crate) type Fetch<'a> = &'a mut dyn FnMut(CallId, OutputStream, u64) -> Option<Vec<u8>>;
@@ -71,7 +75,8 @@ pub(crate) struct Follower {
     /// Whether prompts and messages of people are shown.
     prompts: bool,
     source: Source,
-    line_open: bool,
+    /// What others say, row by row.
+    quote: Quote,
     /// The text of the model's present answer that was shown.
     text: String,
     text_stream: Stream,
@@ -87,7 +92,7 @@ impl Follower {
             notes,
             prompts,
             source: Source::Ours,
-            line_open: false,
+            quote: Quote::new(look),
             text: String::new(),
             text_stream: Stream::default(),
             calls: BTreeMap::new(),
@@ -253,7 +258,8 @@ impl Follower {
                     live.asked = true;
                 }
                 let paint = self.look.paint;
-                self.say(out, &format!("{} {}", paint.yellow("?"), self.shown(&kind.asks(question))))?;
+                let asked = behind(self.look, "? ", &kind.asks(question));
+                self.say(out, &asked.replacen('?', &paint.yellow("?"), 1))?;
                 self.say(out, &paint.dim(format!("  answer it: {}", kind.how_to_settle(interaction))))?;
             }
             EventBody::InteractionSettled { answer, resolution, .. } => match resolution {
@@ -351,7 +357,7 @@ impl Follower {
                 self.note(out, notes, &self.notes.green("succeeded"))?;
             }
             Ending::Failed { error, exit_code } => {
-                self.note(out, notes, &self.notes.red(format!("failed: {} (exit code {exit_code})", clean(error))))?;
+                self.note(out, notes, &self.notes.red(format!("failed: {} (exit code {exit_code})", one_line(error))))?;
             }
             Ending::Cancelled { error } => {
                 self.note(out, notes, &self.notes.red(format!("cancelled{}", why("cancelled", error))))?;
@@ -366,35 +372,28 @@ impl Follower {
         }
         let elsewhere = !matches!(self.source, Source::Call(last, _) if last == call);
         if elsewhere && let Some(live) = self.calls.get(&call) {
-            let line = self.look.paint.dim(format!("{} (goes on)", command(&live.request, self.look)));
+            let begun = command(&live.request, self.look);
+            let first = begun.lines().next().unwrap_or_default();
+            let room = self.look.width.map_or(usize::MAX, |width| width.saturating_sub(GOES_ON.len()));
+            let line = self.look.paint.dim(format!("{}{GOES_ON}", cut(first, room)));
             self.say(out, &line)?;
-        }
-        if stream == OutputStream::Stderr && self.look.terminal {
-            let text = clean(text);
-            let painted = self.look.paint.red(&text);
-            return self.raw_painted(out, Source::Call(call, stream), &painted, !text.ends_with('\n'));
         }
         self.raw(out, Source::Call(call, stream), text)
     }
 
-    /// Continues on the line where this source stopped.
+    /// Continues on the row where this source stopped.
     fn raw(&mut self, out: &mut dyn Write, source: Source, text: &str) -> io::Result<()> {
         if text.is_empty() {
             return Ok(());
         }
-        let shown = self.shown(text);
-        let open = !shown.ends_with('\n');
-        self.raw_painted(out, source, &shown, open)
-    }
-
-    fn raw_painted(&mut self, out: &mut dyn Write, source: Source, text: &str, open: bool) -> io::Result<()> {
         if self.source != source {
             self.end_line(out)?;
             self.source = source;
         }
-        out.write_all(text.as_bytes())?;
-        self.line_open = open;
-        Ok(())
+        let paint = self.look.paint;
+        let is_error = matches!(source, Source::Call(_, OutputStream::Stderr)) && self.look.terminal;
+        let shown = self.quote.piece(text, |row| if is_error { paint.red(row) } else { row.to_owned() });
+        out.write_all(shown.as_bytes())
     }
 
     /// Writes a line of its own.
@@ -416,17 +415,18 @@ impl Follower {
             self.end_line(out)?;
             out.flush()?;
         }
+        let line = clean_painted(line);
         // A closed standard error is ignored: no other place is left for the message.
-        let _told = writeln!(notes, "{}", self.notes.dim(format!("[{}]", clean_painted(line))));
+        let _told = writeln!(notes, "{}", self.notes.dim(format!("[{}]", further_lines(&line))));
         Ok(())
     }
 
     fn end_line(&mut self, out: &mut dyn Write) -> io::Result<()> {
-        if std::mem::take(&mut self.line_open) { writeln!(out) } else { Ok(()) }
-    }
-
-    fn shown(&self, text: &str) -> String {
-        if self.look.terminal { clean(text).into_owned() } else { text.to_owned() }
+        if self.quote.is_open() {
+            writeln!(out)?;
+        }
+        self.quote.end();
+        Ok(())
     }
 }
 

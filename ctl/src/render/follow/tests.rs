@@ -83,7 +83,7 @@ fn a_run_that_has_ended_is_told_from_its_events_alone() {
     shown.said("Two files.", None);
     let ended = shown.event(json!({"kind": "run-finished", "ending": {"state": "succeeded", "answer": "Two files."}}));
     assert_eq!(ended.unwrap().code, 0);
-    assert_eq!(shown.text(), "Let me look.\n$ ls\na\nb\nExit code: 0\nTwo files.\n");
+    assert_eq!(shown.text(), "| Let me look.\n$ ls\n| a\n| b\nExit code: 0\n| Two files.\n");
     assert_eq!(String::from_utf8(shown.notes).unwrap(), "[succeeded]\n");
 }
 
@@ -95,7 +95,7 @@ fn live_output_is_not_shown_again_when_the_call_ends() {
     shown.delta("stdout", 0, "one\n");
     shown.delta("stdout", 4, "two");
     shown.finished(2, "one\ntwo");
-    assert_eq!(shown.text(), "$ make\none\ntwo\nExit code: 2\n");
+    assert_eq!(shown.text(), "$ make\n| one\n| two\nExit code: 2\n");
 }
 
 #[test]
@@ -106,14 +106,14 @@ fn a_piece_that_was_dropped_is_fetched() {
     shown.started();
     shown.delta("stdout", 0, "one\n");
     shown.delta("stdout", 8, "three\n");
-    assert_eq!(shown.text(), "$ make\none\ntwo\nthree\n");
+    assert_eq!(shown.text(), "$ make\n| one\n| two\n| three\n");
     let mut late = Shown::new();
     late.file = b"one\ntwo\nthree\n".to_vec();
     late.said("", Some("make"));
     late.started();
     late.delta("stdout", 0, "one\n");
     late.finished(0, "one\ntwo\nthree\n");
-    assert_eq!(late.text(), "$ make\none\ntwo\nthree\nExit code: 0\n");
+    assert_eq!(late.text(), "$ make\n| one\n| two\n| three\nExit code: 0\n");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn bytes_that_cannot_be_fetched_are_told_as_missing() {
     shown.delta("stdout", 100, "tail\n");
     assert_eq!(
         shown.text(),
-        "$ make\n[100 bytes are missing here: harnessctl logs has them]\n$ make (goes on)\ntail\n"
+        "$ make\n[100 bytes are missing here: harnessctl logs has them]\n$ make (goes on)\n| tail\n"
     );
 }
 
@@ -134,7 +134,7 @@ fn streamed_text_is_completed_by_its_event_and_not_repeated() {
     shown.delta("text", 0, "Let ");
     shown.delta("text", 4, "me");
     shown.said("Let me look.", None);
-    assert_eq!(shown.text(), "Let me look.\n");
+    assert_eq!(shown.text(), "| Let me look.\n");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_broken_stream_starts_over() {
     shown.event(json!({"kind": "inference-failed", "step": 1, "attempt": 1, "error": "cut", "retry_at": "2026-11-30T11:00:01Z"}));
     shown.delta("text", 0, "Well, ");
     shown.said("Well, yes.", None);
-    assert_eq!(shown.text(), "Let m\n[the model starts over]\nWell, yes.\n");
+    assert_eq!(shown.text(), "| Let m\n[the model starts over]\n| Well, yes.\n");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_question_comes_with_the_way_to_answer_it() {
 fn an_answer_that_the_model_did_not_say_last_is_shown() {
     let mut shown = Shown::new();
     shown.event(json!({"kind": "run-finished", "ending": {"state": "succeeded", "answer": "42"}}));
-    assert_eq!(shown.text(), "42\n");
+    assert_eq!(shown.text(), "| 42\n");
 }
 
 #[test]
@@ -197,5 +197,5 @@ fn an_addition_to_the_last_text_is_shown_without_the_text() {
     shown.said("It holds", None);
     let answer = "It holds\n[cut off by the limit of output tokens]";
     shown.event(json!({"kind": "run-finished", "ending": {"state": "succeeded", "answer": answer}}));
-    assert_eq!(shown.text(), format!("{answer}\n"));
+    assert_eq!(shown.text(), "| It holds\n| [cut off by the limit of output tokens]\n");
 }
