@@ -76,7 +76,8 @@ impl Simulation {
     /// What a job asks while it executes.
     pub(super) fn something_to_ask(&mut self) -> Asked {
         let random = &mut self.random;
-        let kind = random.pick(&[InteractionKind::Question, InteractionKind::Form]).unwrap();
+        let kinds: Vec<_> = InteractionKind::ALL.iter().copied().filter(|kind| !kind.comes_first()).collect();
+        let kind = random.pick(&kinds).unwrap();
         Asked { kind, question: "and?".into(), subject: None, within: some_time(random) }
     }
 
