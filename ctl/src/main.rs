@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use harness_protocol::terminal_safe::clean;
 
-use crate::cli::Cli;
+use crate::commands::Cli;
 
 /// Bytes of the stack of the main thread, independent of the shell's limit (`ulimit -s`).
 const STACK: usize = 8 << 20;

@@ -115,7 +115,7 @@ mod tests {
     use clap::{CommandFactory, Parser};
 
     use super::*;
-    use crate::cli::Cli;
+    use crate::commands::Cli;
 
     /// Entry U5 in `tests/README.md`.
     #[test]

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
+use crate::commands::Cli;
 use crate::context::Ctx;
 use crate::error::Failure;
 

@@ -2,14 +2,15 @@
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::{Args, Subcommand};
 use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, ReloadReply, method};
 use harness_protocol::run::exit;
 use harness_protocol::time::Span;
 
-use crate::cli::DaemonVerb;
+use crate::cli::values;
 use crate::client::timeouts::PATIENCE;
 use crate::commands::stop_daemon::{self, Stopped};
 use crate::context::Ctx;
@@ -21,6 +22,78 @@ use crate::render;
 use crate::render::text::one_line;
 use crate::render::units::now;
 use crate::select::confirm;
+
+const BACKUP: &str = "\
+Example: harnessctl daemon backup /var/backups/harness.db
+
+The copy is complete: it has every run that was acknowledged before.
+To continue from it: harnessctl daemon restore FILE.
+The outputs of calls are files beside the journal. With --outputs they are copied too, and restored with it.";
+const RESTORE: &str = "\
+Example: harnessctl daemon restore /var/backups/harness.db
+
+The old journal is moved into the directory `replaced` of the state directory; nothing is deleted. Outputs beside the
+backup (FILE.outputs) replace the present outputs. The next start begins a new epoch of events: their numbers continue
+far behind the last number, and followers are told of the gap.";
+
+/// Arguments of `daemon`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    #[command(subcommand)]
+    pub(crate) what: DaemonVerb,
+}
+
+/// Changes and views of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(crate) enum DaemonVerb {
+    /// Start the daemon, if it does not run
+    #[command(after_help = "Example: harnessctl daemon start")]
+    Start,
+    /// Stop the daemon, and wait until it has ended. Running calls are interrupted; nothing is lost, and all runs
+    /// continue with the next start
+    #[command(after_help = "Example: harnessctl daemon drain --timeout 5m; harnessctl daemon stop")]
+    Stop {
+        /// Do not ask, even if runs are live
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Show the health of the daemon, and its counts
+    #[command(after_help = "Example: harnessctl daemon status --json")]
+    Status,
+    /// Start no new work, and wait until nothing executes
+    #[command(after_help = "Example: harnessctl daemon drain --timeout 5m")]
+    Drain {
+        /// Wait at most this long (exit code 8 if something still executes)
+        #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+        timeout: Option<Span>,
+    },
+    /// End a drain: start new work again
+    #[command(after_help = "Example: harnessctl daemon undrain")]
+    Undrain,
+    /// Read the configuration again
+    #[command(after_help = "Example: harnessctl daemon reload")]
+    Reload,
+    /// Copy the journal to a new file, while the daemon serves
+    #[command(after_help = BACKUP)]
+    Backup {
+        /// The file to write; it must not exist. The daemon writes it, as its own user
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Also copy the outputs of calls, into FILE.outputs
+        #[arg(long)]
+        outputs: bool,
+    },
+    /// Stop the daemon, and replace its journal by a backup
+    #[command(after_help = RESTORE)]
+    Restore {
+        /// The backup, made by `daemon backup`
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Do not ask, even if runs are live
+        #[arg(short = 'y', long)]
+        yes: bool,
+    },
+}
 
 /// How long a reload may take: some seconds for each file that does not answer.
 const RELOAD_LIMIT: Duration = Duration::from_secs(240);

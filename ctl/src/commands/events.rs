@@ -7,17 +7,44 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
+use clap::Args;
 use harness_protocol::event::{EVENT_KINDS, EventBody, Gap};
 use harness_protocol::id::{EpochId, RunId, Seq};
 use harness_protocol::rpc::{ListParams, SubscribeParams, method};
 
-use crate::cli::EventsArgs;
+use crate::cli::values;
 use crate::client::Note;
 use crate::client::incoming::RawEvent;
 use crate::context::{Ctx, write_json};
 use crate::error::Failure;
 use crate::output::Out;
 use crate::session::long_poll::{another_journal, id_of, of_runs, show_params};
+
+/// Arguments of `events`.
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Only events after this number; 0 means all events
+    #[arg(long, value_name = "SEQ", conflicts_with = "from", value_parser = values::seq)]
+    pub(crate) after: Option<u64>,
+    /// Only events from this number on
+    #[arg(long, value_name = "SEQ", value_parser = values::seq)]
+    pub(crate) from: Option<u64>,
+    /// Follow the events as they happen; without a number, only from now on
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only events of this run
+    #[arg(long, value_name = "RUN")]
+    pub(crate) run: Option<String>,
+    /// With --run: also events of the runs below it
+    #[arg(long, requires = "run")]
+    pub(crate) tree: bool,
+    /// Only this kind of event; may be repeated
+    #[arg(long = "kind", value_name = "KIND", value_delimiter = ',')]
+    pub(crate) kinds: Vec<String>,
+    /// Also print live output, piece by piece
+    #[arg(long, requires = "follow")]
+    pub(crate) deltas: bool,
+}
 
 pub(super) fn run(ctx: &mut Ctx, args: &EventsArgs) -> Result<u8, Failure> {
     if let Some(kind) = args.kinds.iter().find(|kind| !EVENT_KINDS.contains(&kind.as_str())) {

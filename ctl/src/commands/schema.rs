@@ -1,11 +1,19 @@
 //! `schema`: prints the JSON Schema of the control protocol. Asks no daemon.
 
+use clap::Args;
 use harness_protocol::rpc::METHODS;
 use harness_protocol::schema;
 
-use crate::cli::SchemaArgs;
 use crate::context::Ctx;
 use crate::error::Failure;
+
+/// Arguments of `schema`.
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArgs {
+    /// Only this method, with its parameters and its result
+    #[arg(value_name = "METHOD")]
+    pub(crate) method: Option<String>,
+}
 
 pub(super) fn run(ctx: &mut Ctx, args: &SchemaArgs) -> Result<u8, Failure> {
     use std::io::Write;
