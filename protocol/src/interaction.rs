@@ -27,7 +27,7 @@ pub enum InteractionKind {
 }
 
 impl InteractionKind {
-    /// Every kind.
+    /// Every kind, in the order of the declaration.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name of the kind, as in JSON.
@@ -91,7 +91,7 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    /// Every resolution.
+    /// Every resolution, in the order of the declaration.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name of the resolution, as in JSON.
@@ -116,7 +116,7 @@ impl fmt::Display for Resolution {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// This call.
+    /// This call, and no later one.
     Call,
     /// Such calls of this run.
     Run,

@@ -476,7 +476,8 @@ pub struct Interactions {
 pub struct AnswerParams {
     /// The interaction, by id or unique prefix; or the run that waits, if it waits for only one.
     pub interaction: String,
-    /// Text of the answer. With `allowed` a note, and with `denied` the reason, which the model reads; both may be empty.
+    /// Text of the answer. With `allowed` a note, and with `denied` the reason, which the model reads; both may be
+    /// empty.
     pub answer: Arc<str>,
     /// How it is settled; `answered` if left out. Which resolutions are taken depends on the kind of the interaction.
     /// Since protocol 1.4.

@@ -110,8 +110,8 @@ impl Environment<'_> {
 /// Where the main file of the configuration may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigPlaces {
-    /// Its possible paths, at least one. The first counts that exists, or that has a directory `conf.d` beside it: parts
-    /// without a main file are a configuration, too.
+    /// Its possible paths, at least one. The first counts that exists, or that has a directory `conf.d` beside it:
+    /// parts without a main file are a configuration, too.
     pub files: Vec<PathBuf>,
     /// The path was named explicitly, so the file must exist.
     pub named: bool,

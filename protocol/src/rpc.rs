@@ -201,7 +201,8 @@ impl RpcError {
         self.data.reason == Some(reason)
     }
 
-    /// The thing that the reason is about; `None` where there is none, or a daemon of another version says it otherwise.
+    /// The thing that the reason is about; `None` where there is none, or a daemon of another version says it
+    /// otherwise.
     pub fn subject(&self) -> Option<Subject> {
         Subject::read(self.data.subject_kind?, self.data.subject.as_deref()?)
     }

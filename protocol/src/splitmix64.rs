@@ -4,8 +4,8 @@
 //! It must not make a number that an attacker should be unable to guess, such as a key: all numbers follow from one
 //! seed.
 
-/// A sequence of numbers from a seed (Steele, Lea and Flood, 2014). The crates of the field bring traits and features for
-/// more than these four lines.
+/// A sequence of numbers from a seed (Steele, Lea and Flood, 2014). The crates of the field bring traits and features
+/// for more than these four lines.
 #[derive(Debug, Clone)]
 pub struct SplitMix64(u64);
 

@@ -137,11 +137,11 @@ impl Span {
         Some(Self::from_secs_f64(secs).map_or(most, |span| span.min(most)))
     }
 
-    /// Reads numbers with units as people and servers write durations: `1h2m3.5s`, `500ms`, `1.5d`. Units are `ns`, `us`,
-    /// `ms`, `s`, `m`, `h` and `d`. [`Span::MAX`] for a longer one, `None` for any other text.
+    /// Reads numbers with units as people and servers write durations: `1h2m3.5s`, `500ms`, `1.5d`. Units are `ns`,
+    /// `us`, `ms`, `s`, `m`, `h` and `d`. [`Span::MAX`] for a longer one, `None` for any other text.
     ///
-    /// jiff does not take its place: it refuses fractions of days and units out of order, and reads calendar units, words,
-    /// ISO 8601 and what lies in the past, which all would have to be refused again.
+    /// jiff does not take its place: it refuses fractions of days and units out of order, and reads calendar units,
+    /// words, ISO 8601 and what lies in the past, which all would have to be refused again.
     pub fn from_units(text: &str) -> Option<Self> {
         let mut rest = text;
         let mut secs = 0.0;

@@ -61,8 +61,8 @@ fn it_is_cancelled_and_its_daemon_is_stopped(way: &str) {
     daemon.ended(STOPS_WITHIN);
 }
 
-/// How sockets that linger are left to the daemon: `../adversary/lingering.rs`. Each way is a test of its own: where one
-/// hangs, the others still tell.
+/// How sockets that linger are left to the daemon: `../adversary/lingering.rs`. Each way is a test of its own: where
+/// one hangs, the others still tell.
 macro_rules! ways {
     ($($test:ident: $way:literal,)*) => {
         mod sockets_that_linger_keep_no_operator_waiting {

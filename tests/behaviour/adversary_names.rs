@@ -130,8 +130,8 @@ fn no_name_and_no_beginning_of_an_id_tells_a_run_of_another_tree() {
     alone.cancel();
 }
 
-/// Whether a run of another tree is live, has ended, has left the world, was pruned, is a child, or was never there, and
-/// how many there are whose ids begin so: the refusal is the same, word for word.
+/// Whether a run of another tree is live, has ended, has left the world, was pruned, is a child, or was never there,
+/// and how many there are whose ids begin so: the refusal is the same, word for word.
 #[test]
 fn what_is_not_of_the_own_tree_is_refused_alike_whatever_it_is() {
     let daemon = Daemon::configured("[limits]\nfinished_runs = 1\n");

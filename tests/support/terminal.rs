@@ -26,7 +26,8 @@ pub struct OnTerminal {
 impl OnTerminal {
     /// Starts the command on a new terminal, which controls it, as that of a login does.
     pub fn start(command: Command) -> Self {
-        // The library cannot do this between fork and exec without `unsafe`. It executes the command in its own process.
+        // The library cannot do this between fork and exec without `unsafe`. `setsid` executes the command in
+        // its own process.
         let mut through = Command::new("setsid");
         through.arg("--ctty").arg(command.get_program()).args(command.get_args()).env_clear();
         for (name, value) in command.get_envs() {

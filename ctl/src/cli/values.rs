@@ -129,8 +129,8 @@ pub(crate) fn call_limit(text: &str) -> Result<(CallLimit, u64), String> {
     Ok((limit, value?))
 }
 
-/// Reads a number of bytes. Crates for sizes take fractions and decimal units as well, of which all but these would have to
-/// be refused again.
+/// Reads a number of bytes. Crates for sizes take fractions and decimal units as well, of which all but these would
+/// have to be refused again.
 fn bytes(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(digits);

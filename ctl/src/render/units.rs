@@ -31,7 +31,8 @@ pub(crate) fn span(span: Span) -> String {
     }
 }
 
-/// A number of bytes, in binary units, with two or three digits, so that columns stay narrow: `512 B`, `1.5 KiB`, `20 MiB`.
+/// A number of bytes in binary units, with two or three digits, so that columns stay narrow: `512 B`, `1.5 KiB`,
+/// `20 MiB`.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 pub(crate) fn bytes(bytes: u64) -> String {
     let mut value = bytes as f64;

@@ -150,8 +150,8 @@ impl History {
         found.transpose().map_err(|why| JournalRefusal::Text { hash, why })
     }
 
-    /// The run that an operator means by id, unique prefix, name or `@last`, whether it has left the world or not. A name
-    /// means a run that an operator submitted: models choose the names of children.
+    /// The run that an operator means by id, unique prefix, name or `@last`, whether it has left the world or not. A
+    /// name means a run that an operator submitted: models choose the names of children.
     ///
     /// # Errors
     /// Also where there is no such run, or there are several.

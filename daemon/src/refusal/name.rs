@@ -16,7 +16,8 @@ pub enum NameRefusal {
         /// The text that names it.
         name: String,
     },
-    /// The caller is a run, and no run of its tree has this id or name. It is the same whatever runs there are elsewhere.
+    /// The caller is a run, and no run of its tree has this id or name. It is the same whatever runs
+    /// there are elsewhere.
     #[error("no run {} in the caller's own tree, and a run sees no other", shown(.name))]
     NoRunInTree {
         /// The text that names it.
@@ -29,7 +30,7 @@ pub enum NameRefusal {
         listed(.runs)
     )]
     ChildName {
-        /// The name.
+        /// The name that the caller gave.
         name: String,
         /// The children of that name, or the first of them.
         runs: Vec<RunId>,

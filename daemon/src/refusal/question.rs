@@ -47,7 +47,7 @@ pub enum QuestionRefusal {
     Unfit {
         /// The interaction, which stays open.
         interaction: InteractionId,
-        /// Its kind.
+        /// The kind that it was opened with.
         kind: InteractionKind,
         /// The resolution that does not fit.
         resolution: Resolution,

@@ -21,7 +21,7 @@ pub struct Asked {
 /// How an interaction is settled, and the words that came with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {
-    /// The decision.
+    /// How it ends: answered, allowed, denied or expired.
     pub resolution: Resolution,
     /// The answer, or the reason of a refusal; may be empty.
     pub text: Arc<str>,
@@ -35,7 +35,7 @@ impl Settlement {
         Self { resolution: Resolution::Answered, text: text.into(), scope: None }
     }
 
-    /// Without words.
+    /// A resolution without words or a scope.
     pub fn of(resolution: Resolution) -> Self {
         Self { resolution, text: "".into(), scope: None }
     }

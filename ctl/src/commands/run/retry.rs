@@ -59,8 +59,8 @@ fn retry(ctx: &mut Ctx, run: String, changes: &SpecChanges, args: &RetryArgs) ->
     submit_once::one::<method::RunRetry>(&mut ctx.session, params, args.once.retry_for)
 }
 
-/// The runs that no other run has submitted. A run gives its children any labels and names, so a selection by these does
-/// not mean children. A child that is named by its whole id stays.
+/// The runs that no other run has submitted. A run gives its children any labels and names, so a selection by these
+/// does not mean children. A child that is named by its whole id stays.
 fn without_children(runs: Vec<RunView>, named: &[String]) -> Result<Vec<RunView>, Failure> {
     let is_by_id = |run: &RunView| named.iter().any(|name| name.parse() == Ok(run.id));
     let (keep, children): (Vec<RunView>, Vec<RunView>) =

@@ -150,8 +150,8 @@ impl Claim {
         self.made.is_some() && self.made != there()
     }
 
-    /// Opens our socket file to a group, or to its owner alone. What is not ours, or no longer there, stays as it is: it
-    /// gets its mode when it is bound again.
+    /// Opens our socket file to a group, or to its owner alone. What is not ours, or no longer there, stays as it is:
+    /// it gets its mode when it is bound again.
     fn admit(&self, members: Option<&Members>) -> Result<(), BindError> {
         if self.is_activated() || self.is_lost() {
             return Ok(());

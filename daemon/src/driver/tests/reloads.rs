@@ -139,8 +139,8 @@ async fn a_reload_during_a_drain_is_a_reload() {
     daemon.bench.stop().await;
 }
 
-/// Nothing can be recorded: a client is told so, and what it asked for never takes effect. A signal has no answer, so it
-/// takes effect when the journal commits again.
+/// Nothing can be recorded: a client is told so, and what it asked for never takes effect. A signal has no answer, so
+/// it takes effect when the journal commits again.
 #[tokio::test]
 async fn while_held_a_client_is_refused_and_a_signal_waits() {
     let daemon = Reloadable::start().await;

@@ -1,7 +1,7 @@
 //! The texts that are too long for a row: files of the state directory, each named by the hash of its content.
 //!
-//! Owns their directories. A file gets its name when it is whole and on disk, and is never changed; what has the name of
-//! a text and another content counts as missing.
+//! Owns their directories. A file gets its name when it is whole and on disk, and is never changed; what has the name
+//! of a text and another content counts as missing.
 
 use std::ffi::OsString;
 use std::fs;

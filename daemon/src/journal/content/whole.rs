@@ -1,5 +1,5 @@
-//! Makes the store of texts whole in a copy of a journal: a backup has no file beside it, and after a salvage the counts
-//! are made anew from what could be read.
+//! Makes the store of texts whole in a copy of a journal: a backup has no file beside it, and after a salvage the
+//! counts are made anew from what could be read.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -14,8 +14,8 @@ use crate::blob;
 use crate::journal::record::{COLUMNS, Record};
 
 /// Puts the texts that are files beside the journal `of` into `copy`, or beside its directory: there are those of a
-/// journal that a restore has moved aside. A text that cannot be read stays missing: runs that name it are unreadable in
-/// the copy as they are in the journal.
+/// journal that a restore has moved aside. A text that cannot be read stays missing: runs that name it are unreadable
+/// in the copy as they are in the journal.
 pub(in crate::journal) fn take_in(copy: &Connection, of: &Path) -> Result<(), rusqlite::Error> {
     let places = [Some(of), of.parent()].map(|place| place.map(Files::beside));
     let mut missing = copy.prepare("SELECT hash FROM blob WHERE body IS NULL")?;

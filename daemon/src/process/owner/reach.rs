@@ -21,9 +21,9 @@ const MOST_NAMED: usize = 20;
 /// subordinate one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OutOfReach {
-    /// Its pid.
+    /// Its pid, as the daemon's PID namespace has it.
     pub pid: i32,
-    /// Its user.
+    /// The uid that it has become: its real one.
     pub user: u32,
     /// When it began: pids are reused.
     started: u64,

@@ -1,13 +1,14 @@
 //! Parses `/proc/PID/stat`, and the beginning of a command line. The only place with the positions of the fields. A
 //! process that is gone gives `None`.
 
-// The crate `procfs` reads whole files into structs with all fields, and a command line without a bound, which its process
-// chooses. A forced end looks at each process of a tree that forks all the time: it needs five fields, without an allocation.
+// The crate `procfs` reads whole files into structs with all fields, and a command line without a bound, which its
+// process chooses. A forced end looks at each process of a tree that forks all the time: it needs five fields, without
+// an allocation.
 
 use std::fs::File;
 use std::io::Read;
 
-/// Positions of the session's terminal, of the number of threads and of the start time, as proc_pid_stat(5) counts them.
+/// Positions of the session's terminal, the number of threads and the start time, as proc_pid_stat(5) counts them.
 const TERMINAL: usize = 7;
 const THREADS: usize = 20;
 const STARTED: usize = 22;

@@ -1,9 +1,9 @@
 //! Selects runs: by id, name, unique prefix of an id, `@last`, labels, state, or what they wait for.
 //!
 //! An exact id comes before any name. A text that is the name of one run and the beginning of another's id is refused,
-//! so that no command reaches an unintended run. A name of an operator means a run that an operator submitted, and never
-//! a child: models choose the names of children. To a run of a tree there are no other runs than those of its tree. Reads the indexes; must not scan the runs unless a label, a state or a
-//! wait is selected.
+//! so that no command reaches an unintended run. A name of an operator means a run that an operator submitted, and
+//! never a child: models choose the names of children. To a run of a tree there are no other runs than those of its
+//! tree. Reads the indexes; must not scan the runs unless a label, a state or a wait is selected.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

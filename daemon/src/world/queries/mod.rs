@@ -142,9 +142,9 @@ impl Folded {
         Some(self.time(now).since(now.wall)).filter(|ahead| *ahead > SMALL)
     }
 
-    /// The run that this caller means by id, unique prefix, name or `@last`: to an operator by name one that an operator
-    /// submitted, to a run one of its own tree. All else here takes the id that this has found: a name has one meaning in
-    /// one request.
+    /// The run that this caller means by id, unique prefix, name or `@last`: to an operator by name one that an
+    /// operator submitted, to a run one of its own tree. All else here takes the id that this has found: a name has one
+    /// meaning in one request.
     ///
     /// # Errors
     /// If there is no such run, or there are several; to a run these are of its tree.
