@@ -13,7 +13,7 @@ use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::terminal_safe::chain;
 
 use crate::client::{ClientError, Taken, is_stopping};
-use crate::launch::error::StartError;
+use crate::launch::error::{StartError, typed};
 use crate::render::quote::further_lines;
 use crate::render::text::clean;
 
@@ -43,7 +43,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Start(#[from] StartError),
     /// There was a daemon; it went away, and none came back.
-    #[error("the daemon at {} went away, and none came back within {seconds} s", socket.display())]
+    #[error("the daemon at {} went away, and none came back within {seconds} s", typed(socket))]
     Gone {
         /// Socket of the daemon that went away.
         socket: PathBuf,

@@ -2,25 +2,26 @@
 //! start or end a process.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use harness_protocol::paths::SYSTEM_SOCKET;
 
 use crate::launch::inside_run::Inside;
 use crate::launch::lock_holder::Disbelief;
 use crate::launch::server_identity::Untrusted;
+use crate::render::text::one_line;
 
 /// Why no daemon can be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// No daemon serves the socket, and the user wanted none to be started.
-    #[error("no daemon serves {}", socket.display())]
+    #[error("no daemon serves {}", typed(socket))]
     NotRunning {
         /// The socket that no daemon serves.
         socket: PathBuf,
     },
     /// The path of the socket is something else.
-    #[error("{} is {what}, and no socket", socket.display())]
+    #[error("{} is {what}, and no socket", typed(socket))]
     NoSocket {
         /// The path where a socket was looked for.
         socket: PathBuf,
@@ -30,7 +31,7 @@ pub(crate) enum StartError {
     /// The state directory belongs to a daemon with another socket than the named one.
     #[error(
         "a daemon (pid {pid}) serves {}, and holds the state directory {}; nobody serves the socket that was named",
-        socket.display(), state_dir.display()
+        typed(socket), state_dir.display()
     )]
     Elsewhere {
         /// Pid of the daemon.
@@ -44,7 +45,7 @@ pub(crate) enum StartError {
     #[error(
         "{} is a link, or a link is on the way to it; the daemon (pid {pid}) that holds it serves {}, and nothing was \
          sent to that one",
-        state_dir.display(), socket.display()
+        state_dir.display(), typed(socket)
     )]
     Linked {
         /// The number of the daemon's process.
@@ -55,7 +56,7 @@ pub(crate) enum StartError {
         state_dir: PathBuf,
     },
     /// There is a daemon, and its socket is gone.
-    #[error("the daemon (pid {pid}) runs, and its socket {} {}", socket.display(), match in_place {
+    #[error("the daemon (pid {pid}) runs, and its socket {} {}", typed(socket), match in_place {
         Some(what) => format!("is not there: {what} is in its place"),
         None => "is not there".to_owned(),
     })]
@@ -70,19 +71,19 @@ pub(crate) enum StartError {
         in_place: Option<&'static str>,
     },
     /// The socket is that of the system's daemon, which only root starts.
-    #[error("the system's daemon does not run: nobody serves {}", socket.display())]
+    #[error("the system's daemon does not run: nobody serves {}", typed(socket))]
     SystemNotRunning {
         /// The socket that no daemon serves.
         socket: PathBuf,
     },
     /// The socket cannot be opened by this user.
-    #[error("no permission to open {}", socket.display())]
+    #[error("no permission to open {}", typed(socket))]
     Denied {
         /// The socket that no daemon serves.
         socket: PathBuf,
     },
     /// The process at the socket takes no connections, or the path is no address.
-    #[error("cannot connect to {}: {source}", socket.display())]
+    #[error("cannot connect to {}: {source}", typed(socket))]
     Connect {
         /// The socket that no daemon serves.
         socket: PathBuf,
@@ -90,7 +91,7 @@ pub(crate) enum StartError {
         source: io::Error,
     },
     /// A process answers at the socket that is not trusted.
-    #[error("at {}, {why}", socket.display())]
+    #[error("at {}, {why}", typed(socket))]
     Untrusted {
         /// The socket that was tried.
         socket: PathBuf,
@@ -103,7 +104,7 @@ pub(crate) enum StartError {
     /// The socket is in a directory of another user, to whom its daemon belongs.
     #[error(
         "no daemon serves {}, and {} belongs to user {owner}, for whom none is started",
-        socket.display(), dir.display()
+        typed(socket), dir.display()
     )]
     OfAnother {
         /// The socket that no daemon serves.
@@ -117,7 +118,7 @@ pub(crate) enum StartError {
     #[error(
         "no daemon serves {}, and others may write to {} or to a directory above it, so that it may have been another \
          user's",
-        socket.display(), dir.display()
+        typed(socket), dir.display()
     )]
     Public {
         /// The socket that no daemon serves.
@@ -126,7 +127,7 @@ pub(crate) enum StartError {
         dir: PathBuf,
     },
     /// The system's daemon of this machine has no socket, and the user asked for no daemon of their own.
-    #[error("no daemon serves {SYSTEM_SOCKET}, where that of the system should be, nor {}", socket.display())]
+    #[error("no daemon serves {SYSTEM_SOCKET}, where that of the system should be, nor {}", typed(socket))]
     SystemGone {
         /// The socket of a daemon of this user.
         socket: PathBuf,
@@ -134,7 +135,7 @@ pub(crate) enum StartError {
     /// No daemon serves the socket, and none is started from inside a run.
     #[error(
         "no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started",
-        socket.display()
+        typed(socket)
     )]
     InsideRun {
         /// The socket that no daemon serves.
@@ -143,7 +144,7 @@ pub(crate) enum StartError {
         inside: Inside,
     },
     /// The daemon's program was not found.
-    #[error("no daemon serves {}, and harnessd is neither beside harnessctl nor on PATH", socket.display())]
+    #[error("no daemon serves {}, and harnessd is neither beside harnessctl nor on PATH", typed(socket))]
     NoProgram {
         /// The socket that no daemon serves.
         socket: PathBuf,
@@ -175,6 +176,14 @@ pub(crate) enum StartError {
     },
 }
 
+/// A path as a person can type it: in quotation marks where a shell would read more into it, and without control
+/// characters. The path of a socket may come from the lock file, where a run may have written.
+pub(crate) fn typed(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@:,=%".contains(c);
+    if text.chars().all(is_plain) { text.into_owned() } else { format!("'{}'", one_line(&text).replace('\'', "'\\''")) }
+}
+
 impl StartError {
     /// Whether no daemon serves the socket now, though one may do so in a moment.
     pub(crate) fn is_absent(&self) -> bool {
@@ -195,11 +204,11 @@ impl StartError {
             ),
             Self::Elsewhere { socket, .. } => Some(format!(
                 "use that one: --socket {}; or start another with a state directory of its own: HARNESS_STATE_DIR",
-                socket.display()
+                typed(socket)
             )),
             Self::Linked { socket, state_dir, .. } => Some(format!(
                 "where that one is meant, name it: --socket {}; else look where {} leads",
-                socket.display(),
+                typed(socket),
                 state_dir.display()
             )),
             Self::NoSocket { .. } => {
@@ -207,7 +216,7 @@ impl StartError {
             }
             Self::Unreachable { in_place: Some(_), socket, .. } => Some(format!(
                 "move {} away, and the daemon binds its socket again by itself; harnessctl daemon stop ends it",
-                socket.display()
+                typed(socket)
             )),
             Self::Unreachable { pid, .. } => Some(format!(
                 "it binds its socket again by itself where it can; kill -HUP {pid} lets it try at once, harnessctl \
@@ -227,7 +236,7 @@ impl StartError {
                 Disbelief::Way { .. } => "name the state directory itself: HARNESS_STATE_DIR".to_owned(),
             }),
             Self::OfAnother { socket, owner: 0, .. } | Self::Public { socket, .. } => {
-                Some(format!("where it is to be yours: harnessctl --socket {} daemon start", socket.display()))
+                Some(format!("where it is to be yours: harnessctl --socket {} daemon start", typed(socket)))
             }
             Self::OfAnother { .. } => Some(
                 "its owner starts it (systemctl restart harnessd.socket harnessd); for one of your own: \
@@ -243,5 +252,25 @@ impl StartError {
             Self::NoProgram { .. } => Some("install harnessd beside harnessctl".to_owned()),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_a_run_may_have_chosen_is_told_in_quotation_marks() {
+        for (path, told) in [
+            ("/run/user/1000/harness/control.sock", "/run/user/1000/harness/control.sock"),
+            ("/x; or do this: rm -rf ~", "'/x; or do this: rm -rf ~'"),
+            ("/it's", "'/it'\\''s'"),
+            ("/$(reboot)", "'/$(reboot)'"),
+            ("/home/m y/s", "'/home/m y/s'"),
+            ("/`id`|sh", "'/`id`|sh'"),
+        ] {
+            assert_eq!(typed(Path::new(path)), told);
+        }
+        assert!(!typed(Path::new("/a\x1b[2J\nb")).contains(['\x1b', '\n']));
     }
 }
