@@ -138,6 +138,12 @@ impl Write for TaggedOn<'_> {
     }
 }
 
+/// The style of what stands on the terminal that is standard error.
+pub(crate) fn notes_look(paint: Paint) -> Look {
+    let width = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0.into());
+    Look { paint, terminal: true, width }
+}
+
 /// Writes one line to standard error. A closed standard error is ignored.
 pub(crate) fn note(line: impl std::fmt::Display) {
     let mut err = io::stderr().lock();

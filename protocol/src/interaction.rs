@@ -176,6 +176,13 @@ pub struct InteractionView {
     pub expires_at: Option<Timestamp>,
 }
 
+impl InteractionView {
+    /// What is to be executed where a person has to allow it: to be shown whole.
+    pub fn to_be_allowed(&self) -> Option<&str> {
+        self.subject.as_deref().filter(|_| self.kind.comes_first())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

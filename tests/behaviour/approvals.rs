@@ -49,6 +49,35 @@ fn an_approval_is_told_as_one_everywhere_and_the_call_begins_once_it_is_allowed(
 }
 
 #[test]
+fn what_a_person_is_to_allow_is_shown_whole_and_a_single_line_says_that_there_is_more() {
+    let daemon = Daemon::start();
+    let run = daemon.submit(&guarded("echo made\ntouch second"));
+    let (approval, line) = (asked(&daemon, &run), "allow shell: echo made… (+1 line)");
+    assert_eq!((&approval["question"], &approval["subject"]), (&json!(line), &json!("echo made\ntouch second")));
+    let whole = "\n| echo made\n| touch second\n";
+    let pending = daemon.ctl(["pending"]).ok();
+    assert!(pending.contains(line) && pending.contains(whole), "{pending}");
+    assert!(daemon.ctl(["show", &run.id]).ok().contains(line));
+    daemon.ctl(["wait", "--timeout", "1s", &run.id]).exits(8).tells(line);
+    daemon.ctl(["reply", id(&approval), "--deny"]).ok();
+    run.wait();
+    let followed = daemon.ctl(["follow", &run.id]).exits(0).stdout;
+    assert!(followed.contains(line) && followed.contains(whole), "{followed}");
+    let worded = json!({"kind": "approval", "text": "may it?"});
+    let worded = daemon.submit(&turn("").shell("echo made\ntouch second").asking(worded).turn("on"));
+    assert_eq!(asked(&daemon, &worded)["question"], json!(format!("{line} (may it?)")));
+    // The question of a child is the prompt's to show.
+    let child = guarded("echo made\ntouch second");
+    let file = daemon.script_file(&turn("").spawn("child").wait_for_all().turn("on").child("child", &child));
+    let mut follows = daemon.ctl_on_terminal(["submit", "--follow", "--script", &file]);
+    follows.shows("touch second");
+    follows.shows("(Ctrl-D: later): ");
+    follows.types("n\n");
+    assert_eq!(follows.finish().0, 0);
+    assert!(!daemon.work().join("second").exists());
+}
+
+#[test]
 fn a_call_that_is_denied_or_not_settled_in_time_is_not_executed_and_the_model_reads_why() {
     let daemon = Daemon::start();
     let denied = |reply: &[&str]| {

@@ -16,9 +16,9 @@ use rustix::termios::{QueueSelector, tcflush};
 
 use crate::context::Ctx;
 use crate::error::Failure;
-use crate::output::note;
+use crate::output::{note, notes_look};
 use crate::render::colour::Paint;
-use crate::render::quote::behind;
+use crate::render::quote::{behind, block};
 use crate::render::run::short;
 use crate::render::text::clean;
 use crate::select::confirm::is_attended;
@@ -117,10 +117,16 @@ impl Asker {
         if self.current.is_none() {
             let Some(asked) = self.waiting.pop_front() else { return Ok(()) };
             if !(self.is_shown && asked.of == asked.question.run) {
-                let text = whole(ctx, &asked.question)?;
+                // It is settled already, or could not be shown whole.
+                let Some((text, subject)) = whole(ctx, &asked.question)? else { return self.prompt(ctx) };
+                let look = notes_look(self.paint);
                 let beginning = format!("? run {} asks: ", short(asked.question.run));
-                let shown = behind(ctx.look(), &beginning, &asked.question.kind.asks(&text));
+                let shown = behind(look, &beginning, &asked.question.kind.asks(&text));
                 note(shown.replacen('?', &self.paint.yellow("?"), 1));
+                if let Some(subject) = subject {
+                    note("  it is to execute:");
+                    block(look, &subject).lines().for_each(note);
+                }
             }
             self.forget_typed();
             self.current = Some(asked);
@@ -219,17 +225,18 @@ fn decision(kind: InteractionKind, line: &str) -> Option<(Resolution, &str)> {
     }
 }
 
-/// The whole text of a question that a view may have shortened.
-fn whole(ctx: &mut Ctx, question: &OpenQuestion) -> Result<String, Failure> {
+/// The whole text of a question that a view may have shortened, and what a person has to allow; `None` where it is not
+/// known what that is.
+fn whole(ctx: &mut Ctx, question: &OpenQuestion) -> Result<Option<(String, Option<String>)>, Failure> {
     let mut params = InteractionListParams::default();
     loop {
         let page = ctx.session.client()?.call::<method::InteractionList>(&params)?;
         if let Some(found) = page.interactions.into_iter().find(|one| one.id == question.id) {
-            return Ok(found.question.to_string());
+            return Ok(Some((found.question.to_string(), found.to_be_allowed().map(str::to_owned))));
         }
         params.cursor = page.cursor;
         if params.cursor.is_none() {
-            return Ok(question.question.clone());
+            return Ok((!question.kind.comes_first()).then(|| (question.question.clone(), None)));
         }
     }
 }

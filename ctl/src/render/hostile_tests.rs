@@ -144,7 +144,7 @@ fn bodies(text: &str) -> Vec<EventBody> {
             interaction,
             call,
             question: Arc::clone(&text),
-            interaction_kind: InteractionKind::Question,
+            interaction_kind: InteractionKind::Approval,
             subject: Some(Arc::clone(&text)),
             expires_at: None,
         },

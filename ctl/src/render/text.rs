@@ -31,6 +31,15 @@ pub(crate) fn first_line(text: &str) -> String {
     one_line(line).trim_end().to_owned()
 }
 
+/// The same; its end says how many more there are.
+pub(crate) fn brief(text: &str) -> String {
+    match text.lines().filter(|line| !line.trim().is_empty()).count() {
+        0 | 1 => first_line(text),
+        2 => first_line(text) + "… (+1 line)",
+        lines => format!("{}… (+{} lines)", first_line(text), lines - 1),
+    }
+}
+
 /// A line that may have colours of ours, fit for a terminal: our colours stay, and everything else is cleaned.
 pub(crate) fn clean_painted(line: &str) -> Cow<'_, str> {
     if !line.contains(|c: char| is_harmful(c) && c != '\n' && c != '\t') {
@@ -140,6 +149,13 @@ pub(crate) fn with_newline(text: &str) -> Cow<'_, str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_single_line_says_how_many_it_leaves_out() {
+        assert_eq!(brief("a\n\n"), "a");
+        assert_eq!(brief("\na\nb"), "a… (+1 line)");
+        assert_eq!(brief("a\n\nb\nc"), "a… (+2 lines)");
+    }
 
     #[test]
     fn escapes_of_a_tool_do_not_reach_the_terminal() {

@@ -1,6 +1,7 @@
 //! `pending`: lists the questions that wait for an answer.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 
 use harness_protocol::id::RunId;
 use harness_protocol::interaction::InteractionView;
@@ -13,7 +14,8 @@ use crate::error::Failure;
 use crate::output::note;
 use crate::render::run::{named, short};
 use crate::render::table::Table;
-use crate::render::text::first_line;
+use crate::render::text::brief;
+use crate::render::transcript::block;
 use crate::render::units::{clock, now, span};
 use crate::select::{find, live_of_all, typed};
 
@@ -53,6 +55,12 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, 
     if !table.is_empty() {
         table.write(&mut ctx.out, look, "")?;
     }
+    for interaction in &open.interactions {
+        if let Some(subject) = interaction.to_be_allowed() {
+            writeln!(ctx.out, "{} is to execute:", interaction.id)?;
+            block(&mut ctx.out, look, subject)?;
+        }
+    }
     ctx.done()?;
     let more = (open.total as usize).saturating_sub(open.interactions.len());
     if more > 0 {
@@ -67,7 +75,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, 
 
 /// The question in a line, with its kind where it is another one, and with its end.
 fn asks(interaction: &InteractionView) -> String {
-    let words = first_line(&interaction.kind.asks(&interaction.question));
+    let words = brief(&interaction.kind.asks(&interaction.question));
     let until = interaction.expires_at.map(|at| format!(" (until {})", clock(now()).at(at)));
     words + &until.unwrap_or_default()
 }

@@ -251,7 +251,7 @@ impl Follower {
                 self.note(out, notes, &format!("waiting for {}", runs.join(" ")))?;
             }
             EventBody::CallFinished { result } => self.call_finished(out, result, fetch)?,
-            EventBody::InteractionOpened { interaction, call, question, interaction_kind: kind, .. } => {
+            EventBody::InteractionOpened { interaction, call, question, interaction_kind: kind, subject, .. } => {
                 // Only of such a call the answer is the result.
                 let asks_only = |live: &&mut Live| !live.begun && !kind.comes_first();
                 if let Some(live) = self.calls.get_mut(call).filter(asks_only) {
@@ -260,6 +260,10 @@ impl Follower {
                 let paint = self.look.paint;
                 let asked = behind(self.look, "? ", &kind.asks(question));
                 self.say(out, &asked.replacen('?', &paint.yellow("?"), 1))?;
+                if let Some(subject) = subject.as_ref().filter(|_| kind.comes_first()) {
+                    self.say(out, "  it is to execute:")?;
+                    transcript::block(out, self.look, subject)?;
+                }
                 self.say(out, &paint.dim(format!("  answer it: {}", kind.how_to_settle(interaction))))?;
             }
             EventBody::InteractionSettled { answer, resolution, .. } => match resolution {

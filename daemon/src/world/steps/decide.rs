@@ -26,7 +26,7 @@ use crate::world::model::indexes::Daemon;
 use crate::world::model::phase::Phase;
 use crate::world::tools;
 use crate::world::tx::Tx;
-use crate::world::view::run::one_line;
+use crate::world::view::run::brief;
 
 pub(in crate::world) fn install(schedule: &mut Schedule) {
     schedule.add_systems(exclusive(decide).in_set(StepSystems::Decide));
@@ -184,8 +184,12 @@ fn ask_first(tx: &mut Tx<'_>, run: RunId, call: &Call, plan: &Plan) {
         Plan::Process(process) => process.subject.as_str().into(),
         Plan::World(_) => Arc::clone(&call.args),
     };
-    let question = ask.text.clone().unwrap_or_else(|| format!("allow {}: {}", call.tool, one_line(&subject)).into());
-    let asked = Asked { kind: ask.kind, question, subject: Some(subject), within: ask.expires_seconds };
+    let mut question = brief(&format!("allow {}: ", call.tool), &subject);
+    if let Some(text) = &ask.text {
+        question = format!("{question} ({text})");
+    }
+    let asked =
+        Asked { kind: ask.kind, question: question.into(), subject: Some(subject), within: ask.expires_seconds };
     interactions::open(tx, run, call.id, asked);
 }
 

@@ -131,6 +131,23 @@ pub(in crate::world) fn one_line(text: &str) -> String {
     short
 }
 
+/// The first line with something on it, behind a beginning, in what a line has room for. Its end says what is left out.
+pub(in crate::world) fn brief(beginning: &str, text: &str) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let end = match lines.count() {
+        0 => "…".to_owned(),
+        1 => "… (+1 line)".to_owned(),
+        more => format!("… (+{more} lines)"),
+    };
+    let whole = || beginning.chars().chain(first.chars()).map(|c| if c.is_control() { ' ' } else { c });
+    let is_long = whole().nth(LINE).is_some();
+    if !is_long && end == "…" {
+        return whole().collect();
+    }
+    whole().take(LINE - end.chars().count()).collect::<String>() + &end
+}
+
 /// What a call does, in a line: the one argument that tells, or all of them.
 pub(in crate::world) fn summary(call: &Call) -> String {
     let telling = serde_json::from_str::<serde_json::Value>(&call.args).ok().and_then(|args| {
@@ -182,7 +199,7 @@ fn questions(world: &Reads<'_, '_>, run: &RunDataItem<'_, '_>) -> Vec<OpenQuesti
         id,
         run: open.run,
         kind: open.kind,
-        question: one_line(&open.question),
+        question: brief("", &open.question),
     };
     asked.into_iter().take(MOST_QUESTIONS).map(question).collect()
 }
@@ -375,4 +392,23 @@ fn held(world: &Reads<'_, '_>, mut run: RunId, mut entity: Entity) -> Option<Box
         (run, entity) = next;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_line_says_what_it_leaves_out_also_where_it_is_cut_itself() {
+        assert_eq!(brief("allow shell: ", "  ls\t-l\n\n"), "allow shell: ls -l");
+        assert_eq!(brief("allow shell: ", "\nls\n\nrm x\n"), "allow shell: ls… (+1 line)");
+        assert_eq!(brief("", "a\r\nb\r\nc"), "a… (+2 lines)");
+        let long = "é".repeat(LINE);
+        assert_eq!(brief("", &long), long);
+        for (text, end) in [(format!("{long}x"), "é…"), (format!("{long}\nx"), "é… (+1 line)")] {
+            let shown = brief("", &text);
+            assert!(shown.ends_with(end) && shown.chars().count() == LINE, "{shown}");
+            assert_eq!(brief("", &shown), shown, "it is shown in a line of another place as it is");
+        }
+    }
 }
