@@ -83,7 +83,7 @@ pub(super) fn settle(tx: &mut Tx<'_>, interaction: InteractionId, settlement: Se
             finish_call(tx, run, call, settlement.refusal(), true);
         }
         (Some(Asker::Job), _) => answer_job(tx, run, call, settlement),
-        (Some(Asker::Gone), _) => interrupted(tx, run, call, &settlement),
+        (Some(Asker::Gone), _) => interrupted(tx, run, call),
         (None, _) => {}
     }
     Some(run)
@@ -93,18 +93,19 @@ fn answer_job(tx: &mut Tx<'_>, run: RunId, call: CallId, settlement: Settlement)
     tx.effect(Effect::Answer { job: JobId { run, work: Work::Call(call) }, settlement });
 }
 
-/// The job that asked is gone: what it would have done with the answer is not known.
-fn interrupted(tx: &mut Tx<'_>, run: RunId, call: CallId, settlement: &Settlement) {
-    let Some(tool) = tx.batch(run).and_then(|batch| batch.0.call(call)).map(|call| Arc::clone(&call.tool)) else {
-        return;
-    };
-    let came = match settlement.resolution {
-        Resolution::Answered => format!("The answer was: {}", settlement.text),
-        Resolution::Allowed | Resolution::Denied | Resolution::Expired => settlement.refusal(),
-    };
-    let text = format!(
-        "Interrupted: the daemon was restarted while this call waited for a person. It was not run again, and how far it \
-         came is not known. {came}"
-    );
+/// Ends a call whose job is gone since a restart, with what a person last said to it. What the job would have done is
+/// not known.
+pub(super) fn interrupted(tx: &mut Tx<'_>, run: RunId, call: CallId) {
+    let Some(batch) = tx.batch(run) else { return };
+    let Some((tool, told)) = batch.0.call(call).map(|call| (Arc::clone(&call.tool), call.told.clone())) else { return };
+    let mut text = "Interrupted: the daemon was restarted while this call was executing. It was not run again, and how \
+                    far it came is not known."
+        .to_owned();
+    if let Some(told) = told {
+        text += &match told.resolution {
+            Resolution::Answered => format!(" The answer was: {}", told.text),
+            Resolution::Allowed | Resolution::Denied | Resolution::Expired => format!(" {}", told.refusal()),
+        };
+    }
     emit_result(tx, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
 }

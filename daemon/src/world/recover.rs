@@ -5,11 +5,12 @@
 use bevy_ecs::query::Without;
 use harness_protocol::event::{Ending, EventBody, LaneShare, LaneWidth, ProviderFault, StopReason};
 use harness_protocol::id::RunId;
-use harness_protocol::run::{CallResult, Entry, RunState, RunView, exit};
+use harness_protocol::run::{Entry, RunState, RunView, exit};
 
 use super::api::Damage;
-use super::ending::{self, emit_result, stop};
+use super::ending::{self, stop};
 use super::inference::usage_estimate;
+use super::interactions;
 use super::model::components::{Ended, Identity, QueuedMessages, Stage, Transcript};
 use super::model::indexes::{Daemon, Lanes, TOOL_LANE};
 use super::model::phase::Phase;
@@ -76,9 +77,9 @@ fn interrupt(tx: &mut Tx<'_>, run: RunId) {
     let stopping = tx.life(run).is_some_and(|life| life.stopping.is_some());
     let out: Vec<_> = tx.batch(run).map_or_else(Vec::new, |batch| {
         let out = batch.0.calls.iter().filter(|call| call.stage.has_job());
-        out.map(|call| (call.id, call.tool.clone(), call.stage.clone())).collect()
+        out.map(|call| (call.id, call.stage.clone())).collect()
     });
-    for (call, tool, stage) in out {
+    for (call, stage) in out {
         if let Stage::Asking(interaction, _) = stage {
             if !stopping {
                 // A person may be about to answer: the call has its result then.
@@ -87,8 +88,7 @@ fn interrupt(tx: &mut Tx<'_>, run: RunId) {
             }
             tx.emit(Some(run), EventBody::InteractionClosed { interaction });
         }
-        let text = "Interrupted: the daemon was restarted while this call was executing. It was not run again, and how far it came is not known.";
-        emit_result(tx, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
+        interactions::interrupted(tx, run, call);
     }
     if left_some_running(tx, run) {
         tx.emit(Some(run), EventBody::MessageReceived { text: CHILDREN_GONE.into(), submit_key: None });

@@ -10,9 +10,10 @@ use harness_protocol::interaction::Resolution;
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::time::Timestamp;
 
-use super::super::model::components::{Asker, Batch, ClosedQuestions, Identity, Stage, Transcript, WaitedOnBy};
+use super::super::model::components::{Asker, Batch, Call, ClosedQuestions, Identity, Stage, Transcript, WaitedOnBy};
 use super::super::model::ids::Ids;
 use super::super::model::indexes::{ClosedInteraction, Interactions, Lanes, OpenInteraction, Runs, Timer, Timers};
+use super::super::settlement::Settlement;
 use super::{claim, edit, edit_batch, entity as entity_of, upward, wake};
 use crate::lane::{TicketId, TicketState};
 
@@ -109,6 +110,9 @@ pub(super) fn waiting(
 
 pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, result: &Arc<CallResult>, at: Timestamp) {
     stage(world, entity, result.call, Stage::Done, at);
+    edit_batch(world, entity, |batch| {
+        batch.calls.iter_mut().filter(|call| call.id == result.call).for_each(|call| call.told = None);
+    });
     edit::<Transcript>(world, entity, |t| t.push(Entry::Result { result: Arc::clone(result) }));
     wake(world, run);
 }
@@ -145,21 +149,27 @@ pub(super) fn interaction_opened(world: &mut World, run: RunId, entity: Entity, 
 pub(super) fn interaction_closed(
     world: &mut World,
     interaction: InteractionId,
-    settled: Option<(Resolution, Cause)>,
+    settled: Option<(Settlement, Cause)>,
     at: Timestamp,
 ) {
     world.resource_mut::<Timers>().set(Timer::Expiry(interaction), None);
+    let decided = settled.as_ref().map(|(settlement, cause)| (settlement.resolution, *cause));
     let mut interactions = world.resource_mut::<Interactions>();
     let Some(open) = interactions.close(interaction) else { return };
-    interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, settled });
+    interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, settled: decided });
     let Some(entity) = entity_of(world, open.run) else { return };
     world.entity_mut(entity).entry::<ClosedQuestions>().or_default().get_mut().0.push(interaction);
-    match (stage_of(world, entity, open.call), settled) {
+    let edit_call = |world: &mut World, edit: &dyn Fn(&mut Call)| {
+        edit_batch(world, entity, |batch| batch.calls.iter_mut().filter(|call| call.id == open.call).for_each(edit));
+    };
+    let asks = stage_of(world, entity, open.call);
+    if let (Some(Stage::Asking(_, Asker::Job | Asker::Gone)), Some((settlement, _))) = (&asks, settled) {
+        edit_call(world, &|call| call.told = Some(settlement.clone()));
+    }
+    match (asks, decided) {
         (Some(Stage::Asking(_, Asker::Job)), _) => stage(world, entity, open.call, Stage::OffLane, at),
         (Some(Stage::Asking(_, Asker::Call)), Some((Resolution::Allowed, _))) => {
-            edit_batch(world, entity, |batch| {
-                batch.calls.iter_mut().filter(|call| call.id == open.call).for_each(|call| call.cleared = true);
-            });
+            edit_call(world, &|call| call.cleared = true);
             stage(world, entity, open.call, Stage::Pending, at);
         }
         _ => {}

@@ -140,6 +140,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
             unusable: request.unusable.clone(),
             ask: request.ask.clone(),
             cleared: false,
+            told: None,
             stage: Stage::Pending,
             since: at,
         };

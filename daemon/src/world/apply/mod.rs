@@ -30,6 +30,7 @@ use super::model::indexes::{Agenda, Daemon, Lanes, Runs, Timer, Timers};
 use super::model::phase::{Bucket, Phase};
 use super::model::run_state::condition;
 use super::model::toolsets::Toolsets;
+use super::settlement::Settlement;
 use crate::lane::{Claim, Lane, ShareId};
 
 pub(crate) use replay_check::fits;
@@ -89,8 +90,9 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
         EventBody::CallFinished { result } => calls::finished(world, run, entity, result, at),
         EventBody::CallInterrupted { call } => calls::interrupted(world, entity, *call, at),
         EventBody::InteractionOpened { .. } => calls::interaction_opened(world, run, entity, event),
-        EventBody::InteractionSettled { interaction, resolution, .. } => {
-            calls::interaction_closed(world, *interaction, Some((*resolution, event.cause)), at);
+        EventBody::InteractionSettled { interaction, answer, resolution, scope } => {
+            let settlement = Settlement { resolution: *resolution, text: Arc::clone(answer), scope: *scope };
+            calls::interaction_closed(world, *interaction, Some((settlement, event.cause)), at);
         }
         EventBody::InteractionClosed { interaction } => calls::interaction_closed(world, *interaction, None, at),
         EventBody::Denied { what } => runs::denied(world, entity, what),

@@ -22,6 +22,7 @@ use super::phase::{Bucket, Phase};
 use super::toolsets::Toolset;
 use crate::lane::TicketId;
 use crate::tools::ToolKind;
+use crate::world::settlement::Settlement;
 
 /// Failures of one inference before its run fails.
 pub(crate) const MAX_FAILURES: u32 = 10;
@@ -354,6 +355,8 @@ pub(crate) struct Call {
     pub(crate) ask: Option<Arc<CallAsk>>,
     /// A person has allowed it.
     pub(crate) cleared: bool,
+    /// What a person last said to its job.
+    pub(crate) told: Option<Settlement>,
     pub(crate) stage: Stage,
     /// Since when it has been at its stage.
     pub(crate) since: Timestamp,

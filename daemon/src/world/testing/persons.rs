@@ -326,6 +326,38 @@ fn after_a_restart_what_a_job_asked_is_answered_once_and_its_call_is_interrupted
 }
 
 #[test]
+fn what_a_person_said_before_a_restart_is_told_with_it_however_far_the_job_had_come() {
+    for ((settlement, told), came) in [
+        ((Settlement::answer("blue"), "The answer was: blue"), "off-lane"),
+        ((Settlement::answer("blue"), "The answer was: blue"), "returning"),
+        ((Settlement::denied("no"), "Denied: no"), "returning"),
+        ((Settlement::answer("blue"), "The answer was: blue"), "executing"),
+    ] {
+        let mut town = Town::new();
+        let job = town.executing(OnInteraction::Wait);
+        town.ask(job, form(None));
+        let other = town.executing(OnInteraction::Wait);
+        assert!(town.settle(&job.run.to_string(), settlement).0.is_ok());
+        if came != "off-lane" {
+            assert_eq!(town.ask(job, Ask::Return), [], "the lane is full");
+        }
+        if came == "executing" {
+            let effects = town.step(vec![Input::Outcome { job: other, outcome: Outcome::Lost }]);
+            assert!(effects.contains(&Effect::Resume(job)), "{effects:?}");
+        }
+        let before = town.results().len();
+        town.0.restart();
+        let results = town.results();
+        let of = |job| results[before..].iter().find(|result| result.call == call_of(job));
+        let text = &of(job).unwrap().envelope;
+        assert!(text.starts_with("Interrupted: ") && text.ends_with(told), "{came}: {text}");
+        assert!(of(other).is_none_or(|other| other.envelope.ends_with("is not known.")), "it was told nothing");
+        town.0.restart();
+        assert_eq!((town.results().len(), town.count("call-started")), (2, 2), "{came}");
+    }
+}
+
+#[test]
 fn a_job_that_gives_up_or_ends_asks_no_longer() {
     for ends in [true, false] {
         let mut town = Town::new();
