@@ -8,6 +8,7 @@ use harness_protocol::id::{CallId, InteractionId, RunId};
 use harness_protocol::run::{CallResult, exit};
 
 use crate::world::api::{Effect, JobId, Work};
+use crate::world::interactions;
 use crate::world::model::components::{Asker, Stage};
 use crate::world::model::phase::Phase;
 use crate::world::tx::Tx;
@@ -92,8 +93,13 @@ pub(in crate::world) fn wind_up(tx: &mut Tx<'_>, run: RunId, reason: StopReason)
         open.map(|call| (call.id, Arc::clone(&call.tool), call.stage.clone())).collect()
     });
     for (call, tool, stage) in open {
-        if let Stage::Asking(interaction, _) = stage {
+        if let Stage::Asking(interaction, asker) = stage {
             tx.emit(Some(run), EventBody::InteractionClosed { interaction });
+            if asker == Asker::Gone {
+                // It executed before the restart.
+                interactions::interrupted(tx, run, call);
+                continue;
+            }
         }
         let text = "Not run: the run was ended first.";
         let result = CallResult { cancelled: true, ..CallResult::plain(call, tool, text, true) };

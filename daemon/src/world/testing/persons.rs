@@ -375,6 +375,21 @@ fn a_job_that_gives_up_or_ends_asks_no_longer() {
 }
 
 #[test]
+fn a_call_that_executed_before_a_restart_is_not_told_to_have_never_run_where_its_run_is_cancelled() {
+    let mut town = Town::new();
+    let job = town.executing(OnInteraction::Wait);
+    town.ask(job, form(None));
+    town.0.restart();
+    let select = harness_protocol::rpc::Selector { runs: vec![job.run.to_string()], ..Default::default() };
+    let command = Command::Cancel { select, force: false };
+    town.step(vec![Input::Command { reply: ReplyId(3), caller: OPERATOR, command }]);
+    let results = town.results();
+    assert!(results.len() == 1 && results[0].interrupted, "{results:?}");
+    assert!(results[0].envelope.starts_with("Interrupted: "), "{results:?}");
+    assert_eq!((town.open(), town.count("interaction-closed"), town.count("run-finished")), (vec![], 1, 1));
+}
+
+#[test]
 fn a_run_that_is_ended_asks_no_longer_whoever_of_it_asked() {
     for by_job in [true, false] {
         let mut town = Town::new();
