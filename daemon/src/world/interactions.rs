@@ -16,6 +16,7 @@ use std::sync::Arc;
 use harness_protocol::event::{EventBody, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId};
 use harness_protocol::interaction::Resolution;
+use harness_protocol::json_size::is_longer;
 use harness_protocol::run::CallResult;
 use harness_protocol::spec::OnInteraction;
 
@@ -25,20 +26,27 @@ use super::model::components::{Asker, Stage};
 use super::model::ids::Ids;
 use super::model::indexes::Interactions;
 use super::tx::Tx;
-use super::view::size_limits::fit_text;
 
-/// Bytes of the words for a person, and of what is to be executed, as JSON. A question of a model may be longer: it is
-/// bounded as a part of its answer.
-pub(super) const MOST_ASKED: usize = 64 * 1024;
+/// Bytes of what is to be executed, as JSON, where a person is asked about it.
+const MOST_SUBJECT: usize = 64 * 1024;
 
-/// Asks a person about a call, unless its run says that none is there.
+/// What the model reads of a call whose job a restart has ended.
+const INTERRUPTED: &str = "Interrupted: the daemon was restarted while this call was executing. It was not run again, \
+                           and how far it came is not known.";
+
+/// Asks a person about a call, unless its run says that none is there. What is to be executed is shown whole or not at
+/// all: a call with more of it is refused.
 pub(super) fn open(tx: &mut Tx<'_>, run: RunId, call: CallId, asked: Asked) {
     let Asked { kind, question, subject, within } = asked;
     let on_interaction = tx.spec(run).map(|spec| spec.0.on_interaction).unwrap_or_default();
     if on_interaction == OnInteraction::Wait {
+        if subject.as_ref().is_some_and(|subject| is_longer(subject, MOST_SUBJECT)) {
+            let kib = MOST_SUBJECT >> 10;
+            refuse(tx, run, call, &format!("it is too long to be shown to a person (at most {kib} KiB). Not run."));
+            return;
+        }
         let interaction = tx.res::<Ids>().next_interaction();
         let expires_at = within.map(|within| tx.now() + within);
-        let subject = subject.map(|subject| fit_text(&subject, MOST_ASKED));
         let body =
             EventBody::InteractionOpened { interaction, call, question, interaction_kind: kind, subject, expires_at };
         tx.emit(Some(run), body);
@@ -49,12 +57,17 @@ pub(super) fn open(tx: &mut Tx<'_>, run: RunId, call: CallId, asked: Asked) {
         stop(tx, run, StopReason::NeedsAnswer, false);
         return;
     }
-    let has_job = tx.batch(run).and_then(|batch| batch.0.call(call)).is_some_and(|call| call.stage.has_job());
     let words = if kind.comes_first() {
         "nobody is there to allow this. Go on without it."
     } else {
         "nobody is there to answer. Go on without an answer."
     };
+    refuse(tx, run, call, words);
+}
+
+/// Denies what a call wants to ask, without a person.
+fn refuse(tx: &mut Tx<'_>, run: RunId, call: CallId, words: &str) {
+    let has_job = tx.batch(run).and_then(|batch| batch.0.call(call)).is_some_and(|call| call.stage.has_job());
     let settlement = Settlement::denied(words);
     if has_job {
         // It has begun to wait, as it does for an answer.
@@ -98,9 +111,7 @@ fn answer_job(tx: &mut Tx<'_>, run: RunId, call: CallId, settlement: Settlement)
 pub(super) fn interrupted(tx: &mut Tx<'_>, run: RunId, call: CallId) {
     let Some(batch) = tx.batch(run) else { return };
     let Some((tool, told)) = batch.0.call(call).map(|call| (Arc::clone(&call.tool), call.told.clone())) else { return };
-    let mut text = "Interrupted: the daemon was restarted while this call was executing. It was not run again, and how \
-                    far it came is not known."
-        .to_owned();
+    let mut text = INTERRUPTED.to_owned();
     if let Some(told) = told {
         text += &match told.resolution {
             Resolution::Answered => format!(" The answer was: {}", told.text),

@@ -448,6 +448,31 @@ fn a_call_that_cannot_be_carried_out_is_refused_without_asking_a_person() {
 }
 
 #[test]
+fn a_call_that_is_too_long_to_be_shown_whole_is_refused_without_asking_a_person() {
+    for (bytes, is_asked) in [(65_536, true), (65_537, false), (400_000, false)] {
+        let mut town = Town::new();
+        let command = "x".repeat(bytes);
+        let args = serde_json::json!({ "command": command }).to_string();
+        let call = RequestedCall { ask: guarded(None).ask, ..RequestedCall::new("shell", args) };
+        let (_, started) = town.run(OnInteraction::Wait, call);
+        assert_eq!((started.len(), town.open().len()), (0, usize::from(is_asked)), "{bytes}");
+        if is_asked {
+            let shown = town.0.engine.interactions(Default::default()).interactions[0].subject.clone();
+            assert_eq!(shown.as_deref(), Some(&*command), "it is shown whole");
+        } else {
+            assert!(town.results()[0].envelope.contains("too long to be shown to a person"), "{bytes}");
+        }
+        let mut town = Town::new();
+        let job = town.executing(OnInteraction::Wait);
+        let subject = Some(command.into());
+        let asked = Asked { kind: InteractionKind::Form, question: "which?".into(), subject, within: None };
+        let told = answers(&town.ask(job, Ask::Open(asked)));
+        assert_eq!((town.open().len(), told.len()), (usize::from(is_asked), usize::from(!is_asked)), "{bytes}");
+        assert!(told.iter().all(|(_, told)| told.refusal().contains("too long to be shown")), "{told:?}");
+    }
+}
+
+#[test]
 fn a_transition_of_the_world_can_be_guarded_and_cannot_ask_while_it_executes() {
     let mut town = Town::new();
     let call = |ask: CallAsk| RequestedCall {
