@@ -71,12 +71,20 @@ impl Files {
         }
     }
 
-    /// Moves a text to where none is removed.
-    pub(super) fn set_aside(&self, hash: BlobHash) -> io::Result<PathBuf> {
-        directory(&self.state, ASIDE)?;
-        let (name, aside) = (hash.to_string(), self.state.join(ASIDE));
-        fs::rename(self.in_place().join(&name), aside.join(&name))?;
-        Ok(aside)
+    /// The directory of texts, and that of those aside.
+    pub(super) fn places(&self) -> (PathBuf, PathBuf) {
+        (self.in_place(), self.state.join(ASIDE))
+    }
+
+    /// Moves texts to where none is removed. They are there on disk when this returns.
+    pub(super) fn set_aside(&self, hashes: &[BlobHash]) -> io::Result<()> {
+        let aside = directory(&self.state, ASIDE)?;
+        let (from, to) = self.places();
+        for name in hashes.iter().map(BlobHash::to_string) {
+            fs::rename(from.join(&name), to.join(&name))?;
+        }
+        rustix::fs::fsync(&aside)?;
+        Ok(rustix::fs::fsync(&Dir::open(&from)?)?)
     }
 
     /// The names of all texts in place. What a process that is gone has left unfinished is removed.

@@ -17,7 +17,7 @@ mod whole;
 pub(super) use self::attach::{Texts, read};
 pub(super) use self::files::Files;
 pub(super) use self::keep::{Keeper, NotKept};
-pub use self::sweep::sweep;
+pub use self::sweep::{SweepError, sweep};
 pub(super) use self::whole::{count_again, take_in};
 
 /// Bytes of the longest text that is a row.

@@ -361,6 +361,22 @@ fn where_another_journal_was_put_in_place_its_files_are_moved_aside_and_still_fo
 }
 
 #[test]
+fn texts_that_cannot_be_moved_aside_fail_the_sweep_and_are_there_for_the_next_one() {
+    let mut bench = Bench::new();
+    bench.submit(1, &long("p"));
+    let other = Bench::new();
+    let aside = bench.dir.path().join("blobs.aside");
+    fs::write(&aside, "in the way").unwrap();
+    let failed = sweep(&other.db(), &bench.path(), false).unwrap_err();
+    assert!(matches!(failed, SweepError::NotAside { .. }), "{failed}");
+    assert_eq!(bench.files().len(), 1);
+    fs::remove_file(&aside).unwrap();
+    sweep(&other.db(), &bench.path(), false).unwrap();
+    sweep(&other.db(), &bench.path(), true).unwrap();
+    assert_eq!(*prompt_of(&bench.replayed()[0]), *long("p"));
+}
+
+#[test]
 fn a_backup_and_a_salvage_have_all_texts_in_the_journal_itself() {
     let mut bench = Bench::new();
     bench.submit(1, &long("p"));

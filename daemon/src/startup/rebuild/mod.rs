@@ -56,6 +56,9 @@ pub enum RestoreError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] OpenError),
+    /// The files of its texts cannot be looked through.
+    #[error(transparent)]
+    Texts(#[from] content::SweepError),
     /// There is no thread for the writer of the journal.
     #[error("cannot start the thread that writes the journal: {0}")]
     Writer(std::io::Error),
@@ -122,6 +125,8 @@ pub fn restore(state_dir: &Path, config: &Config, is_inside: bool) -> Result<Res
         (false, _) => made_inside_run::note_outside(&db),
     }
     .map_err(failed)?;
+    let is_the_one = recognised == Recognised::Same;
+    content::sweep(&db, &path, is_the_one)?;
     let instance = fresh_number(&path)?;
     let is_new = before.epochs.last() != Some(&epoch);
     let epochs = before.epochs.iter().copied().chain(is_new.then_some(epoch)).collect();
@@ -153,9 +158,7 @@ pub fn restore(state_dir: &Path, config: &Config, is_inside: bool) -> Result<Res
         error!("{finding}");
     }
     let report = JournalReport { epoch: Some(epoch.id), since: Some(epoch.first), findings };
-    content::sweep(&db, &path, recognised == Recognised::Same).map_err(failed)?;
     let store = Store::start(db, &path, Some(mark)).map_err(RestoreError::Writer)?;
-    let is_the_one = recognised == Recognised::Same;
     Ok(Restored { engine, store, history: History::new(&path), damage, report, epochs, is_the_one })
 }
 
@@ -367,6 +370,32 @@ mod tests {
             drop(restored);
             assert_eq!(reasons(), expected, "it had begun");
         }
+    }
+
+    /// A restored backup names no text that is a file: those in place are another journal's.
+    #[test]
+    fn a_start_that_cannot_move_texts_of_another_journal_aside_begins_no_epoch_and_none_deletes_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, config) = (dir.path().join(FILE), Config::default());
+        drop(restore(dir.path(), &config, false).unwrap());
+        epochs::rename(&Connection::open(&path).unwrap(), 0).unwrap();
+        let (text, aside) = (dir.path().join("blobs"), dir.path().join("blobs.aside"));
+        let name = crate::blob::hash("text").to_string();
+        fs::create_dir(&text).unwrap();
+        fs::write(text.join(&name), "text").unwrap();
+        fs::write(&aside, "in the way").unwrap();
+        for _ in 0..2 {
+            let failed = restore(dir.path(), &config, false).map(drop).unwrap_err();
+            assert!(matches!(failed, RestoreError::Texts(_)), "{failed}");
+            assert!(text.join(&name).exists());
+        }
+        fs::remove_file(&aside).unwrap();
+        let restored = restore(dir.path(), &config, false).unwrap();
+        assert_eq!(restored.report.findings, [Finding::Replaced { reason: EpochReason::Restored }]);
+        drop(restored);
+        let restored = restore(dir.path(), &config, false).unwrap();
+        assert!(restored.is_the_one);
+        assert_eq!(fs::read_to_string(aside.join(&name)).unwrap(), "text");
     }
 
     #[test]
