@@ -90,7 +90,7 @@ async fn path(runs: usize) -> f64 {
     let dir = tempfile::tempdir_in(std::env::var_os("HARNESS_BENCH_DIR").unwrap_or_else(|| "/var/tmp".into())).unwrap();
     let file = dir.path().join(FILE);
     let batches = Batches::default();
-    let store = Store::start(open(&file), &file, None).unwrap();
+    let store = Store::start(open(&file), &file, None, &History::new(&file)).unwrap();
     let journal = Noting { store, batches: Arc::clone(&batches) };
     let mut config = Config::default();
     config.limits.live_runs = 1_000_000;
@@ -246,7 +246,7 @@ fn start(runs: usize, events: usize) {
     config.run.max_steps = u32::MAX;
     config.providers.values_mut().for_each(|provider| provider.width = 1_000_000);
     let mut engine = Engine::new(config.clone(), tools::catalogue(), 7);
-    let mut writer = Writer::new(open(&file), &file);
+    let mut writer = Writer::new(open(&file), &file, History::new(&file).holds());
     let mut micros = 1_800_000_000_000_000;
     let mut now = move || {
         micros += 1;

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use harness_files::{Anew, Dir, Trusted, open_trusted};
 use rusqlite::{Connection, OpenFlags, params};
 
+use super::content::Hold;
 use super::identity::free_name;
 use super::schema::{self, OpenError};
 use super::{FILE, content, disk, epochs};
@@ -92,15 +93,24 @@ pub struct PutBack {
 }
 
 /// Copies the journal `db` of a state directory into the new file `to`, as a backup. All texts are in that file: it
-/// needs no other one.
+/// needs no other one. The caller holds their files, which are read after the journal; `between` is called between.
 ///
 /// # Errors
 /// If the copy is not complete.
-pub(super) fn copy_as_backup(db: &Connection, to: &Path, state_dir: &Path) -> Result<(), rusqlite::Error> {
+pub(super) fn copy_as_backup(
+    db: &Connection,
+    to: &Path,
+    state_dir: &Path,
+    _: &Hold,
+    between: impl FnOnce(),
+) -> Result<(), rusqlite::Error> {
     db.execute("VACUUM INTO ?1", params![to.to_string_lossy()])?;
-    let copy = Connection::open(to)?;
-    content::take_in(&copy, &state_dir.join(FILE))?;
-    number_as_backup(&copy)
+    between();
+    let mut copy = Connection::open(to)?;
+    let transaction = copy.transaction()?;
+    content::take_in(&transaction, &state_dir.join(FILE))?;
+    number_as_backup(&transaction)?;
+    transaction.commit()
 }
 
 fn number_as_backup(db: &Connection) -> Result<(), rusqlite::Error> {

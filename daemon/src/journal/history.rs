@@ -18,7 +18,7 @@ use harness_protocol::time::Timestamp;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 
-use super::content::{self, Files, Texts};
+use super::content::{self, Files, Holds, Texts};
 use super::record::{self, COLUMNS};
 use super::writer::reason;
 use super::{Record, backup, damage};
@@ -42,6 +42,7 @@ pub struct History {
 struct Inner {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
+    holds: Holds,
 }
 
 /// Selects runs of the journal.
@@ -69,12 +70,17 @@ type Read<T> = Result<T, rusqlite::Error>;
 impl History {
     /// A reader of the journal at `path`, which must exist.
     pub fn new(path: &Path) -> Self {
-        Self { inner: Some(Arc::new(Inner { path: path.to_owned(), idle: Mutex::default() })) }
+        Self { inner: Some(Arc::new(Inner { path: path.to_owned(), idle: Mutex::default(), holds: Holds::default() })) }
     }
 
     /// A reader of an empty journal.
     pub fn none() -> Self {
         Self::default()
+    }
+
+    /// The holds of the files that this reads. The writer of the journal has them too.
+    pub fn holds(&self) -> Holds {
+        self.inner.as_ref().map(|inner| inner.holds.clone()).unwrap_or_default()
     }
 
     fn read<T: Default>(&self, read: impl FnOnce(&Connection) -> Read<T>) -> Result<T, JournalRefusal> {
@@ -402,12 +408,24 @@ impl History {
     /// # Errors
     /// Also where the file exists already or cannot be made.
     pub fn back_up(&self, to: &Path, with_outputs: bool) -> Result<(u64, Option<u64>), JournalRefusal> {
+        self.back_up_with(to, with_outputs, || {})
+    }
+
+    /// The same; `between` is called when the journal is copied, and before the files of its texts are.
+    pub(super) fn back_up_with(
+        &self,
+        to: &Path,
+        with_outputs: bool,
+        between: impl FnOnce(),
+    ) -> Result<(u64, Option<u64>), JournalRefusal> {
         let refused =
             |error: std::io::Error| JournalRefusal::Backup { path: to.display().to_string(), why: error.to_string() };
         let backup = backup::Unnamed::new(to, with_outputs).map_err(refused)?;
         let state_dir = self.inner.as_ref().and_then(|inner| inner.path.parent()).unwrap_or(Path::new("/"));
         let draft = backup.draft(state_dir).map_err(refused)?;
-        self.read(|db| backup::copy_as_backup(db, &draft.path, state_dir))?;
+        let hold = self.holds().hold();
+        self.read(|db| backup::copy_as_backup(db, &draft.path, state_dir, &hold, between))?;
+        drop(hold);
         let bytes = backup.take(&draft).map_err(refused)?;
         drop(draft);
         // Outputs are copied after the journal: they have all that the journal refers to, but for runs pruned

@@ -18,7 +18,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
-use super::content::{Keeper, NotKept};
+use super::content::{Holds, Keeper, NotKept};
 use super::disk;
 use super::failpoints::{self, Point};
 use super::identity::Mark;
@@ -46,15 +46,15 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer for an open journal.
-    pub fn new(db: Connection, path: &Path) -> Self {
+    /// A writer for an open journal. It removes no file of a text while readers hold it.
+    pub fn new(db: Connection, path: &Path, holds: Holds) -> Self {
         db.set_prepared_statement_cache_capacity(32);
         Self {
             db,
             path: path.to_owned(),
             class: None,
             body: Vec::with_capacity(4096),
-            texts: Keeper::beside(path),
+            texts: Keeper::beside(path, holds),
             mark: None,
             counts: IdMap::default(),
         }

@@ -13,6 +13,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 use tracing::error;
 
+use super::history::History;
 use super::identity::Mark;
 use super::{Commit, CommitClass, CommitError, CommitFault, Journal, Writer};
 
@@ -37,13 +38,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// Starts the thread on an open journal. `mark` records the last committed event beside the journal.
+    /// Starts the thread on an open journal that `history` reads. `mark` records the last committed event beside the
+    /// journal.
     ///
     /// # Errors
     /// If the system cannot start a thread.
-    pub fn start(db: Connection, path: &Path, mark: Option<Mark>) -> std::io::Result<Self> {
+    pub fn start(db: Connection, path: &Path, mark: Option<Mark>, history: &History) -> std::io::Result<Self> {
         let (orders, taken) = sync_channel(1);
-        let writer = Writer::new(db, path).marking(mark);
+        let writer = Writer::new(db, path, history.holds()).marking(mark);
         let (lives, ended) = sync_channel(0);
         let body = move || {
             write(writer, &taken);

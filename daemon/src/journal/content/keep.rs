@@ -1,9 +1,10 @@
 //! Keeps the texts of a commit, and lets go of those that no run names any more.
 //!
 //! A part of the writer's transaction: the count of a text follows from the column `blobs` of its runs, and changes
-//! with it. A file is written before that transaction ends, and removed after it.
+//! with it. A file is written before that transaction ends, and removed after it, unless it is held: then after a later
+//! one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use harness_protocol::event::Event;
 use harness_protocol::id::RunId;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::{Files, LONGEST_ROW};
+use super::{Files, Holds, LONGEST_ROW};
 use crate::blob::{self, Text};
 
 /// Numbers of texts that are remembered; those of others are looked up again.
@@ -40,15 +41,19 @@ pub(in crate::journal) struct Keeper {
     numbers: HashMap<BlobHash, i64>,
     /// Files of texts that no run names after this transaction.
     unnamed: Vec<BlobHash>,
+    /// Files of texts that no run names, to be removed.
+    to_remove: BTreeSet<BlobHash>,
+    holds: Holds,
 }
 
 /// The numbers of the texts that runs name from a commit on, as the column `blobs` has them.
 pub(in crate::journal) type Named = BTreeMap<RunId, String>;
 
 impl Keeper {
-    /// The keeper of the texts of this journal.
-    pub(in crate::journal) fn beside(journal: &Path) -> Self {
-        Self { files: Files::beside(journal), numbers: HashMap::new(), unnamed: Vec::new() }
+    /// The keeper of the texts of this journal. It removes no file that is held.
+    pub(in crate::journal) fn beside(journal: &Path, holds: Holds) -> Self {
+        let (files, numbers) = (Files::beside(journal), HashMap::new());
+        Self { files, numbers, unnamed: Vec::new(), to_remove: BTreeSet::new(), holds }
     }
 
     /// Keeps the texts that these events name.
@@ -107,7 +112,7 @@ impl Keeper {
     }
 
     /// The bytes of a text, and the text itself where it is to be a row. A longer one is in its file then.
-    fn write(&self, hash: BlobHash, text: Text<'_>) -> Result<(i64, Option<String>), NotKept> {
+    fn write(&mut self, hash: BlobHash, text: Text<'_>) -> Result<(i64, Option<String>), NotKept> {
         let unwritable = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
         let text = text.written().map_err(unwritable)?;
         if blob::hash(&text) != hash {
@@ -117,6 +122,8 @@ impl Keeper {
         if text.len() <= LONGEST_ROW {
             return Ok((bytes, Some(text.into_owned())));
         }
+        // A run names it again.
+        self.to_remove.remove(&hash);
         self.files.put(hash, &text).map_err(|source| NotKept::File { hash, source })?;
         Ok((bytes, None))
     }
@@ -141,14 +148,21 @@ impl Keeper {
         Ok(())
     }
 
-    /// The transaction is in the journal: removes the files that nothing names any more. What stays is removed by the
-    /// next start.
+    /// The transaction is in the journal: removes the files that nothing names any more, as soon as they are not held.
+    /// What stays is removed by the next start.
     pub(in crate::journal) fn committed(&mut self) {
-        for hash in self.unnamed.drain(..) {
-            if let Err(error) = self.files.remove(hash) {
-                tracing::error!(%error, %hash, "the file of a text that no run names any more stays");
-            }
+        self.to_remove.extend(self.unnamed.drain(..));
+        let Self { files, to_remove, holds, .. } = self;
+        if to_remove.is_empty() {
+            return;
         }
+        holds.unless_held(|| {
+            for hash in std::mem::take(to_remove) {
+                if let Err(error) = files.remove(hash) {
+                    tracing::error!(%error, %hash, "the file of a text that no run names any more stays");
+                }
+            }
+        });
     }
 
     /// Nothing of the transaction is in the journal.

@@ -10,12 +10,15 @@
 
 mod attach;
 mod files;
+mod hold;
 mod keep;
 mod sweep;
 mod whole;
 
 pub(super) use self::attach::{Texts, read};
 pub(super) use self::files::Files;
+pub(super) use self::hold::Hold;
+pub use self::hold::Holds;
 pub(super) use self::keep::{Keeper, NotKept};
 pub use self::sweep::{SweepError, sweep};
 pub(super) use self::whole::{count_again, take_in};

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use harness_protocol::event::{Cause, EVENT_VERSION, Event, EventBody};
@@ -23,6 +23,7 @@ use crate::journal::{Commit, CommitClass, CommitFault, FILE, Record, Writer, sal
 /// A journal in a directory of its own.
 struct Bench {
     dir: tempfile::TempDir,
+    history: History,
     writer: Option<Writer>,
     seq: u64,
 }
@@ -51,8 +52,9 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         let db = schema::open(&path, false, || Ok(Fresh { id_key: 1 })).unwrap().db;
-        let writer = Some(Writer::new(db, &path));
-        Self { dir, writer, seq: 0 }
+        let history = History::new(&path);
+        let writer = Some(Writer::new(db, &path, history.holds()));
+        Self { dir, history, writer, seq: 0 }
     }
 
     fn path(&self) -> PathBuf {
@@ -64,7 +66,7 @@ impl Bench {
     }
 
     fn history(&self) -> History {
-        History::new(&self.path())
+        self.history.clone()
     }
 
     fn event(&mut self, run: Option<RunId>, body: EventBody) -> Arc<Event> {
@@ -307,7 +309,7 @@ fn a_file_that_was_lost_is_written_anew_by_the_next_run_that_brings_its_text() {
     fs::write(bench.file(&long("p")), "damaged").unwrap();
     drop(bench.writer.take());
     let db = schema::open(&bench.path(), true, || unreachable!()).unwrap().db;
-    bench.writer = Some(Writer::new(db, &bench.path()));
+    bench.writer = Some(Writer::new(db, &bench.path(), Holds::default()));
     bench.submit(2, &long("p"));
     assert!(bench.replayed().iter().all(|record| *prompt_of(record) == *long("p")));
 }
@@ -404,4 +406,40 @@ fn a_backup_and_a_salvage_have_all_texts_in_the_journal_itself() {
             [&*long("p"), &*short("q"), &*short("q")]
         );
     }
+}
+
+/// The text in a backup.
+fn text_in(backup: &Path, prompt: &str) -> Option<String> {
+    let db = Connection::open(backup).unwrap();
+    let sql = "SELECT body FROM blob WHERE hash = ?1";
+    db.query_row(sql, [blob::hash(prompt).to_string()], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_prune_during_a_backup_takes_no_text_from_it_and_the_file_goes_with_a_later_commit() {
+    let mut bench = Bench::new();
+    bench.submit(1, &long("p"));
+    let place = tempfile::tempdir().unwrap();
+    let backup = place.path().join("backup.db");
+    let history = bench.history();
+    history.back_up_with(&backup, false, || bench.prune(1)).unwrap();
+    assert_eq!(text_in(&backup, &long("p")).as_deref(), Some(&*long("p")));
+    assert_eq!(bench.uses(), [] as [i64; 0]);
+    bench.submit(2, "short");
+    assert_eq!(bench.files(), [] as [String; 0]);
+}
+
+#[test]
+fn a_text_that_is_pruned_and_submitted_again_during_a_backup_stays() {
+    let mut bench = Bench::new();
+    bench.submit(1, &long("p"));
+    let place = tempfile::tempdir().unwrap();
+    let history = bench.history();
+    let again = || {
+        bench.prune(1);
+        bench.submit(2, &long("p"));
+    };
+    history.back_up_with(&place.path().join("backup.db"), false, again).unwrap();
+    bench.submit(3, "short");
+    assert_eq!(bench.history().text(blob::hash(&long("p")), None).unwrap().as_deref(), Some(&*long("p")));
 }

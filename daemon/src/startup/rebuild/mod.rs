@@ -158,8 +158,9 @@ pub fn restore(state_dir: &Path, config: &Config, is_inside: bool) -> Result<Res
         error!("{finding}");
     }
     let report = JournalReport { epoch: Some(epoch.id), since: Some(epoch.first), findings };
-    let store = Store::start(db, &path, Some(mark)).map_err(RestoreError::Writer)?;
-    Ok(Restored { engine, store, history: History::new(&path), damage, report, epochs, is_the_one })
+    let history = History::new(&path);
+    let store = Store::start(db, &path, Some(mark), &history).map_err(RestoreError::Writer)?;
+    Ok(Restored { engine, store, history, damage, report, epochs, is_the_one })
 }
 
 /// Why a journal did not get its new number.
@@ -288,7 +289,7 @@ mod tests {
             let path = dir.path().join(FILE);
             let (live, commits) = simulation::history(seed, 300);
             let db = schema::open(&path, false, || Ok(Fresh { id_key: seed })).unwrap().db;
-            let mut writer = Writer::new(db, &path);
+            let mut writer = Writer::new(db, &path, content::Holds::default());
             let mut archived = 0;
             for (events, left) in commits {
                 archived += left.len();
