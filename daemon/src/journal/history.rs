@@ -135,7 +135,10 @@ impl History {
     pub fn text(&self, hash: BlobHash, top: Option<RunId>) -> Result<Option<String>, JournalRefusal> {
         let Some(inner) = &self.inner else { return Ok(None) };
         let files = Files::beside(&inner.path);
+        // A prune between the statements, or between the row and its file, takes nothing from this read.
+        let hold = inner.holds.hold();
         let found = self.read(|db| {
+            let db = &db.unchecked_transaction()?;
             let sql = "SELECT number FROM blob WHERE hash = ?1";
             let number =
                 db.prepare_cached(sql)?.query_row([hash.to_string()], |row| row.get::<_, i64>(0)).optional()?;
@@ -153,6 +156,7 @@ impl History {
             }
             Ok(Some(content::read(db, &files, hash)))
         })?;
+        drop(hold);
         found.transpose().map_err(|why| JournalRefusal::Text { hash, why })
     }
 

@@ -443,3 +443,33 @@ fn a_text_that_is_pruned_and_submitted_again_during_a_backup_stays() {
     bench.submit(3, "short");
     assert_eq!(bench.history().text(blob::hash(&long("p")), None).unwrap().as_deref(), Some(&*long("p")));
 }
+
+#[test]
+fn a_reader_beside_prunes_finds_a_text_or_that_there_is_none_and_never_a_hole() {
+    for prompt in [short("p"), long("p")] {
+        let mut bench = Bench::new();
+        let (history, hash) = (bench.history(), blob::hash(&prompt));
+        let found = std::thread::scope(|scope| {
+            let writer = scope.spawn(move || {
+                for number in 1..=200 {
+                    bench.submit(number, &prompt);
+                    bench.prune(number);
+                }
+                bench.submit(201, &prompt);
+                bench
+            });
+            let mut found = [0, 0];
+            loop {
+                let is_over = writer.is_finished();
+                let text = history.text(hash, None).unwrap();
+                found[usize::from(text.is_some())] += 1;
+                assert!(text.is_none_or(|text| blob::hash(&text) == hash));
+                if is_over {
+                    drop(writer.join().unwrap());
+                    return found;
+                }
+            }
+        });
+        assert!(found[1] > 0, "{found:?}");
+    }
+}
