@@ -19,7 +19,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -41,53 +41,69 @@ const NEWUIDMAP: [&str; 4] =
 const ANSWER: u16 = 2_000;
 const LOOKS: u32 = 1_000;
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// Deputies that live at once, and how often one is started for the same user, since that user's processes may end it.
+/// Deputies that live at once, and how many die for the same user, whose processes may end them, until it gets no more.
 const MOST_AT_ONCE: usize = 16;
-const MOST_STARTS: u32 = 5;
+const MOST_DEATHS: u32 = 5;
 /// The answers of a deputy: it has a user namespace, it is the user, it has sent the signal, it could not.
 const APART: u8 = b'a';
 const READY: u8 = b'r';
 const SENT: u8 = b'y';
 const NOT_SENT: u8 = b'n';
 
+/// Why there is no deputy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NoDeputy {
+    /// The user is no subordinate one of ours, and does not become one.
+    NotAllowed,
+    /// It ended or was stopped, as processes of our user and of that one may do to it: the next one may come to be.
+    Died,
+}
+
 /// The deputies of this process, started when they are needed.
-#[derive(Default)]
 pub(super) struct Deputies {
     program: Option<Sealed>,
+    start: fn(&Sealed, u32) -> Result<Deputy, NoDeputy>,
     alive: BTreeMap<u32, Deputy>,
-    starts: BTreeMap<u32, u32>,
+    /// The user that was signalled last.
+    latest: Option<u32>,
+    deaths: BTreeMap<u32, u32>,
+}
+
+impl Default for Deputies {
+    fn default() -> Self {
+        let (alive, deaths) = (BTreeMap::new(), BTreeMap::new());
+        Self { program: None, start: Deputy::start, alive, latest: None, deaths }
+    }
 }
 
 impl Deputies {
     /// Sends a signal to a process of that user which began at that time. Gives whether it was sent.
     pub(super) fn signal(&mut self, user: u32, pid: i32, started: u64, signal: Signal) -> bool {
-        loop {
-            let Some(deputy) = self.of(user) else { return false };
-            match deputy.signal(pid, started, signal) {
-                Some(sent) => return sent,
-                None => drop(self.alive.remove(&user)),
+        while self.deaths.get(&user).is_none_or(|deaths| *deaths < MOST_DEATHS) {
+            match self.of(user).and_then(|deputy| deputy.signal(pid, started, signal).ok_or(NoDeputy::Died)) {
+                Ok(sent) => return sent,
+                Err(NoDeputy::NotAllowed) => _ = self.deaths.insert(user, MOST_DEATHS),
+                Err(NoDeputy::Died) => *self.deaths.entry(user).or_default() += 1,
             }
+            self.alive.remove(&user);
         }
+        false
     }
 
-    fn of(&mut self, user: u32) -> Option<&mut Deputy> {
+    fn of(&mut self, user: u32) -> Result<&mut Deputy, NoDeputy> {
+        let latest = self.latest.replace(user);
         if !self.alive.contains_key(&user) {
-            let starts = self.starts.entry(user).or_default();
-            if *starts >= MOST_STARTS {
-                return None;
-            }
-            *starts += 1;
             if self.alive.len() >= MOST_AT_ONCE {
-                self.alive.clear();
+                // Users are signalled in turns: the latest one will be needed again after all others.
+                match latest.filter(|latest| self.alive.contains_key(latest)) {
+                    Some(latest) => drop(self.alive.remove(&latest)),
+                    None => drop(self.alive.pop_last()),
+                }
             }
-            let Some(deputy) = Deputy::start(self.program.get_or_insert_with(Sealed::own), user) else {
-                // The user is no subordinate one, and does not become one.
-                self.starts.insert(user, MOST_STARTS);
-                return None;
-            };
+            let deputy = (self.start)(self.program.get_or_insert_with(Sealed::own), user)?;
             self.alive.insert(user, deputy);
         }
-        self.alive.get_mut(&user)
+        self.alive.get_mut(&user).ok_or(NoDeputy::Died)
     }
 }
 
@@ -98,18 +114,31 @@ struct Deputy {
 }
 
 impl Deputy {
-    fn start(program: &Sealed, user: u32) -> Option<Self> {
+    fn start(program: &Sealed, user: u32) -> Result<Self, NoDeputy> {
         let mut command = Command::new(program.path());
         command.arg0("harnessd").arg(DEPUTY).env_clear();
+        let mut deputy = Self::spawn(&mut command).ok_or(NoDeputy::Died)?;
+        deputy.expect(APART)?;
+        let mapped = map(deputy.child.id(), user);
+        // For a process that has ended nothing is allowed.
+        if mapped == Err(NoDeputy::NotAllowed) && !matches!(deputy.child.try_wait(), Ok(None)) {
+            return Err(NoDeputy::Died);
+        }
+        mapped?;
+        writeln!(deputy.to).map_err(|_| NoDeputy::Died)?;
+        deputy.expect(READY)?;
+        Ok(deputy)
+    }
+
+    fn spawn(command: &mut Command) -> Option<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
         let (to, from) = (child.stdin.take()?, child.stdout.take()?);
-        let mut deputy = Self { child, to, from };
-        let is_ready = deputy.answer()? == APART
-            && map(deputy.child.id(), user)
-            && writeln!(deputy.to).is_ok()
-            && deputy.answer()? == READY;
-        is_ready.then_some(deputy)
+        Some(Self { child, to, from })
+    }
+
+    fn expect(&mut self, expected: u8) -> Result<(), NoDeputy> {
+        self.answer().filter(|answer| *answer == expected).map(drop).ok_or(NoDeputy::Died)
     }
 
     /// `None` where the deputy does not answer.
@@ -138,24 +167,33 @@ impl Drop for Deputy {
     }
 }
 
-/// Makes a user of this machine the user 0 in the namespace of a process of ours. Gives whether that is allowed to us.
-fn map(pid: u32, user: u32) -> bool {
-    let Some(program) = NEWUIDMAP.iter().find(|path| Path::new(path).exists()) else { return false };
+/// Makes a user of this machine the user 0 in the namespace of a process of ours.
+fn map(pid: u32, user: u32) -> Result<(), NoDeputy> {
+    let program = NEWUIDMAP.iter().find(|path| Path::new(path).exists()).ok_or(NoDeputy::NotAllowed)?;
     let mut command = Command::new(program);
     command.args([pid.to_string(), "0".to_owned(), user.to_string(), "1".to_owned()]).env_clear();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(mut child) = command.spawn() else { return false };
-    // Every process of our user can stop it.
+    let mut child = command.spawn().map_err(|_| NoDeputy::Died)?;
+    // Every process of our user can stop it, or end it.
     for _ in 0..LOOKS {
         match child.try_wait() {
-            Ok(Some(status)) => return status.success(),
+            Ok(Some(status)) => return mapped(status),
             Ok(None) => std::thread::sleep(LOOK_AGAIN),
-            Err(_) => return false,
+            Err(_) => return Err(NoDeputy::Died),
         }
     }
     let _ = child.kill();
     let _ = child.wait();
-    false
+    Err(NoDeputy::Died)
+}
+
+/// What the end of `newuidmap` says. It has a code where it ended by itself.
+fn mapped(status: ExitStatus) -> Result<(), NoDeputy> {
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(_) => Err(NoDeputy::NotAllowed),
+        None => Err(NoDeputy::Died),
+    }
 }
 
 /// Is a deputy, until its input ends.
@@ -201,6 +239,8 @@ fn obey(line: &str) -> Option<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::cell::RefCell;
+
     use super::*;
 
     /// What is not a request of ours signals no process, and neither does one that means an earlier process of the pid.
@@ -227,12 +267,107 @@ mod tests {
         assert!(!child.wait().unwrap().success());
     }
 
+    thread_local! {
+        /// The users for which this test has started deputies.
+        static STARTED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Deputies that are started like this. Each start is noted.
+    fn deputies(start: fn(&Sealed, u32) -> Result<Deputy, NoDeputy>) -> Deputies {
+        Deputies { program: Some(Sealed::at("/bin/false")), start, ..Deputies::default() }
+    }
+
+    fn started() -> Vec<u32> {
+        STARTED.with(RefCell::take)
+    }
+
+    /// A deputy that answers so many lines, each as if it had sent the signal, and ends.
+    fn answering(lines: &str) -> Result<Deputy, NoDeputy> {
+        let script = "for _ in $(seq $0); do read -r line || exit; printf y; done";
+        Deputy::spawn(Command::new("sh").args(["-c", script, lines])).ok_or(NoDeputy::Died)
+    }
+
     /// A user that is no subordinate one of ours has no deputy, and is not asked about again and again.
     #[test]
     fn there_is_no_deputy_for_a_user_that_is_not_ours_to_be() {
-        let mut deputies = Deputies { program: Some(Sealed::at("/bin/false")), ..Deputies::default() };
-        assert!(!deputies.signal(4_000_000_000, 1, 0, Signal::KILL));
-        assert_eq!(deputies.starts[&4_000_000_000], MOST_STARTS);
+        let mut deputies = deputies(|_, user| {
+            STARTED.with_borrow_mut(|started| started.push(user));
+            Err(NoDeputy::NotAllowed)
+        });
+        for _ in 0..3 {
+            assert!(!deputies.signal(4_000_000_000, 1, 0, Signal::KILL));
+        }
+        assert_eq!(started(), [4_000_000_000]);
         assert!(deputies.alive.is_empty());
+    }
+
+    /// Processes of the user can end its deputy from the moment at which it has become that user.
+    #[test]
+    fn a_deputy_that_dies_before_it_is_ready_is_followed_by_another_one() {
+        let mut deputies = deputies(|_, user| {
+            STARTED.with_borrow_mut(|started| started.push(user));
+            if started_before(2) { Err(NoDeputy::Died) } else { answering("9") }
+        });
+        assert!(deputies.signal(7, 1, 0, Signal::STOP));
+        assert!(deputies.signal(7, 1, 0, Signal::KILL));
+        assert_eq!(started(), [7; 3]);
+    }
+
+    fn started_before(so_many: usize) -> bool {
+        STARTED.with_borrow(|started| started.len() <= so_many)
+    }
+
+    #[test]
+    fn a_user_whose_deputies_die_again_and_again_gets_no_more() {
+        let mut deputies = deputies(|program, user| {
+            STARTED.with_borrow_mut(|started| started.push(user));
+            // It ends before it says a word.
+            Deputy::start(program, user)
+        });
+        for _ in 0..2 {
+            assert!(!deputies.signal(7, 1, 0, Signal::KILL));
+        }
+        assert_eq!(started().len(), MOST_DEATHS as usize);
+    }
+
+    #[test]
+    fn a_deputy_that_dies_between_two_signals_is_followed_by_another_one() {
+        let mut deputies = deputies(|_, user| {
+            STARTED.with_borrow_mut(|started| started.push(user));
+            answering("1")
+        });
+        for _ in 0..3 {
+            assert!(deputies.signal(7, 1, 0, Signal::KILL));
+        }
+        assert_eq!(started(), [7; 3]);
+    }
+
+    /// What counts is a death, and not that others needed the place.
+    #[test]
+    fn users_that_are_more_than_the_deputies_are_all_signalled_however_often() {
+        let mut deputies = deputies(|_, user| {
+            STARTED.with_borrow_mut(|started| started.push(user));
+            answering("1000")
+        });
+        let users = u32::try_from(MOST_AT_ONCE).unwrap() + 1;
+        let rounds = MOST_DEATHS * 4;
+        for round in 0..rounds {
+            for user in 0..users {
+                assert!(deputies.signal(user, 1, 0, Signal::STOP), "user {user} in round {round}");
+                assert!(deputies.alive.len() <= MOST_AT_ONCE);
+            }
+        }
+        // All but a few live on: in a round two have to give way.
+        let most = users + 2 * rounds;
+        assert!(started().len() <= most as usize);
+        assert!(deputies.deaths.is_empty());
+    }
+
+    #[test]
+    fn only_what_newuidmap_says_itself_is_a_refusal() {
+        let ended = |script: &str| mapped(Command::new("sh").args(["-c", script]).status().unwrap());
+        assert_eq!(ended("exit 0"), Ok(()));
+        assert_eq!(ended("exit 1"), Err(NoDeputy::NotAllowed));
+        assert_eq!(ended("kill -9 $$"), Err(NoDeputy::Died));
     }
 }

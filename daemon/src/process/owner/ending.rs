@@ -74,20 +74,23 @@ pub(super) fn end(meant: Meant<'_>) -> Ended {
 
 fn end_in_passes(meant: Meant<'_>) -> Ended {
     let (mut ended, mut reach) = (Ended::default(), Reach::default());
-    for _ in 0..PASSES {
+    for pass in 0..PASSES {
         let found = stop(meant, &mut reach, &mut ended.out_of_reach);
         if found.is_empty() {
             tell(&ended.out_of_reach);
             return ended;
         }
-        if ended.pids.is_empty() {
+        if pass == 0 {
             let shown: Vec<i32> = found.iter().map(|one| one.pid).take(20).collect();
             let count = found.len();
             tracing::warn!(count, pids = ?shown, "processes that an earlier daemon's runs had left are ended");
         }
         for one in &found {
-            reach.send(one.pid, Signal::KILL, &|stat| stat.started == one.started);
-            ended.pids.insert(one.pid);
+            match reach.send(one.pid, Signal::KILL, &|stat| stat.started == one.started) {
+                Sent::To(_) => _ = ended.pids.insert(one.pid),
+                Sent::Forbidden(left) => _ = ended.out_of_reach.insert(left),
+                Sent::No => {}
+            }
         }
         std::thread::sleep(PAUSE);
     }
