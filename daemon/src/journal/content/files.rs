@@ -37,11 +37,16 @@ impl Files {
 
     /// Writes a text, unless it is there. It is on disk when this returns.
     pub(super) fn put(&self, hash: BlobHash, text: &str) -> io::Result<()> {
-        let path = self.in_place().join(hash.to_string());
-        if read_from(&self.in_place(), hash).is_ok() {
-            return Ok(());
-        }
         let dir = directory(&self.state, DIR)?;
+        if read_from(&self.in_place(), hash).is_err() {
+            self.write(hash, text)?;
+        }
+        // Also where it was there: what gave it its name may have failed or died before this.
+        Ok(rustix::fs::fsync(&dir)?)
+    }
+
+    fn write(&self, hash: BlobHash, text: &str) -> io::Result<()> {
+        let path = self.in_place().join(hash.to_string());
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -51,8 +56,7 @@ impl Files {
         let mut file = place.dir().create(&name, 0o600)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        place.place(&name, &name)?;
-        Ok(rustix::fs::fsync(&dir)?)
+        place.place(&name, &name)
     }
 
     /// Reads a text.
