@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{ErrorKind, IoSlice, Write};
 use std::mem::MaybeUninit;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -37,15 +37,23 @@ fn lingering() -> (TcpStream, TcpStream) {
     (socket, deaf)
 }
 
+/// So many of them. Keeps their peers.
+fn some(count: usize, deaf: &mut Vec<TcpStream>) -> Vec<TcpStream> {
+    let one = |_| {
+        let (socket, peer) = lingering();
+        deaf.push(peer);
+        socket
+    };
+    (0..count).map(one).collect()
+}
+
 /// Sends `count` of them beside these bytes, and keeps their peers.
 fn send(stream: &UnixStream, bytes: &[u8], count: usize, flags: SendFlags, deaf: &mut Vec<TcpStream>) {
-    let sockets: Vec<TcpStream> = (0..count)
-        .map(|_| {
-            let (socket, peer) = lingering();
-            deaf.push(peer);
-            socket
-        })
-        .collect();
+    send_these(stream, bytes, some(count, deaf), flags);
+}
+
+/// Sends these beside the bytes, and lets go of them.
+fn send_these(stream: &UnixStream, bytes: &[u8], sockets: Vec<TcpStream>, flags: SendFlags) {
     let descriptors: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -75,21 +83,23 @@ pub(crate) fn leave(way: &str) {
                 held.push(stream);
             }
         }
-        // As many messages as there is room for.
+        // Many messages over each connection, before the daemon has looked at it.
         "many-messages" => {
             held.extend((0..CROWD).map(|_| connect()));
-            for _ in 0..4 {
+            for _ in 0..40 {
+                let ready = some(8, &mut deaf);
                 let stream = connect();
-                (0..30).for_each(|_| send(&stream, b"{", 1, plain, &mut deaf));
+                ready.into_iter().for_each(|socket| send_these(&stream, b"{", vec![socket], plain));
                 held.push(stream);
             }
         }
-        // Over connections that are served.
+        // Over connections that are served. They end on this side, and the daemon lets go of what it has received.
         "beside-one-message-1" | "beside-one-message-4" | "beside-one-message-253" => {
             let count: usize = way.rsplit('-').next().unwrap().parse().unwrap();
             for _ in 0..(60 / count).max(1) {
                 let stream = connect();
                 send(&stream, HALF, count, plain, &mut deaf);
+                stream.shutdown(Shutdown::Write).unwrap();
                 held.push(stream);
             }
         }
@@ -98,6 +108,7 @@ pub(crate) fn leave(way: &str) {
                 let stream = connect();
                 send(&stream, b"!", 1, SendFlags::OOB, &mut deaf);
                 send(&stream, HALF, 1, plain, &mut deaf);
+                stream.shutdown(Shutdown::Write).unwrap();
                 held.push(stream);
             }
         }
