@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use harness_protocol::event::{Ending, EventBody, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId};
+use harness_protocol::interaction::Resolution;
 use harness_protocol::run::{CallResult, exit};
 
 use crate::world::api::{Effect, JobId, Work};
-use crate::world::interactions;
 use crate::world::model::components::{Asker, Stage};
 use crate::world::model::phase::Phase;
 use crate::world::tx::Tx;
@@ -16,6 +16,10 @@ use crate::world::view::size_limits::{MOST_ERROR, fit_text};
 
 /// Bytes of the result of one call as JSON, so that its event and its entry fit into a frame.
 const MOST_RESULT: usize = 7 * 1024 * 1024;
+
+/// What the model reads of a call whose job a restart has ended.
+const INTERRUPTED: &str = "Interrupted: the daemon was restarted while this call was executing. It was not run again, \
+                           and how far it came is not known.";
 
 /// Why a run of which a record cannot be read has ended.
 pub(in crate::world) const UNREADABLE: &str =
@@ -69,6 +73,21 @@ pub(in crate::world) fn emit_result(tx: &mut Tx<'_>, run: RunId, result: CallRes
     tx.emit(Some(run), EventBody::CallFinished { result: Arc::new(result) });
 }
 
+/// Ends a call whose job is gone since a restart, with what a person last said to it. What the job would have done is
+/// not known.
+pub(in crate::world) fn interrupted(tx: &mut Tx<'_>, run: RunId, call: CallId) {
+    let Some(batch) = tx.batch(run) else { return };
+    let Some((tool, told)) = batch.0.call(call).map(|call| (Arc::clone(&call.tool), call.told.clone())) else { return };
+    let mut text = INTERRUPTED.to_owned();
+    if let Some(told) = told {
+        text += &match told.resolution {
+            Resolution::Answered => format!(" The answer was: {}", told.text),
+            Resolution::Allowed | Resolution::Denied | Resolution::Expired => format!(" {}", told.refusal()),
+        };
+    }
+    emit_result(tx, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
+}
+
 /// Ends a run. Nothing of it is out any more.
 pub(in crate::world) fn finish_run(tx: &mut Tx<'_>, run: RunId, ending: Ending) {
     tx.emit(Some(run), EventBody::RunFinished { ending });
@@ -97,7 +116,7 @@ pub(in crate::world) fn wind_up(tx: &mut Tx<'_>, run: RunId, reason: StopReason)
             tx.emit(Some(run), EventBody::InteractionClosed { interaction });
             if asker == Asker::Gone {
                 // It executed before the restart.
-                interactions::interrupted(tx, run, call);
+                interrupted(tx, run, call);
                 continue;
             }
         }

@@ -17,11 +17,10 @@ use harness_protocol::event::{EventBody, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId};
 use harness_protocol::interaction::Resolution;
 use harness_protocol::json_size::is_longer;
-use harness_protocol::run::CallResult;
 use harness_protocol::spec::OnInteraction;
 
 use super::api::{Asked, Effect, JobId, Settlement, Work};
-use super::ending::{emit_result, finish_call, stop};
+use super::ending::{finish_call, interrupted, stop};
 use super::model::components::{Asker, Stage};
 use super::model::ids::Ids;
 use super::model::indexes::Interactions;
@@ -29,10 +28,6 @@ use super::tx::Tx;
 
 /// Bytes of what is to be executed, as JSON, where a person is asked about it.
 const MOST_SUBJECT: usize = 64 * 1024;
-
-/// What the model reads of a call whose job a restart has ended.
-const INTERRUPTED: &str = "Interrupted: the daemon was restarted while this call was executing. It was not run again, \
-                           and how far it came is not known.";
 
 /// Asks a person about a call, unless its run says that none is there. What is to be executed is shown whole or not at
 /// all: a call with more of it is refused.
@@ -104,19 +99,4 @@ pub(super) fn settle(tx: &mut Tx<'_>, interaction: InteractionId, settlement: Se
 
 fn answer_job(tx: &mut Tx<'_>, run: RunId, call: CallId, settlement: Settlement) {
     tx.effect(Effect::Answer { job: JobId { run, work: Work::Call(call) }, settlement });
-}
-
-/// Ends a call whose job is gone since a restart, with what a person last said to it. What the job would have done is
-/// not known.
-pub(super) fn interrupted(tx: &mut Tx<'_>, run: RunId, call: CallId) {
-    let Some(batch) = tx.batch(run) else { return };
-    let Some((tool, told)) = batch.0.call(call).map(|call| (Arc::clone(&call.tool), call.told.clone())) else { return };
-    let mut text = INTERRUPTED.to_owned();
-    if let Some(told) = told {
-        text += &match told.resolution {
-            Resolution::Answered => format!(" The answer was: {}", told.text),
-            Resolution::Allowed | Resolution::Denied | Resolution::Expired => format!(" {}", told.refusal()),
-        };
-    }
-    emit_result(tx, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
 }

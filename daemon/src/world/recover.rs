@@ -8,9 +8,8 @@ use harness_protocol::id::RunId;
 use harness_protocol::run::{Entry, RunState, RunView, exit};
 
 use super::api::Damage;
-use super::ending::{self, stop};
+use super::ending::{self, interrupted, stop};
 use super::inference::usage_estimate;
-use super::interactions;
 use super::model::components::{Ended, Identity, QueuedMessages, Stage, Transcript};
 use super::model::indexes::{Daemon, Lanes, TOOL_LANE};
 use super::model::phase::Phase;
@@ -88,7 +87,7 @@ fn interrupt(tx: &mut Tx<'_>, run: RunId) {
             }
             tx.emit(Some(run), EventBody::InteractionClosed { interaction });
         }
-        interactions::interrupted(tx, run, call);
+        interrupted(tx, run, call);
     }
     if left_some_running(tx, run) {
         tx.emit(Some(run), EventBody::MessageReceived { text: CHILDREN_GONE.into(), submit_key: None });
