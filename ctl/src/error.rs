@@ -195,8 +195,8 @@ impl Failure {
                                   idempotency key keeps anything from being queued twice"
                     .to_owned(),
                 Settle::UnderKey(key) => format!(
-                    "to find out, and to queue what is not there yet, type the same command with --again {key}: nothing \
-                     is queued twice under it"
+                    "to find out, and to queue what is not there yet, type the same command with --again {key}: \
+                     nothing is queued twice under it"
                 ),
             }),
             Self::Output(_) | Self::Read { .. } | Self::Detached { .. } => None,
@@ -228,8 +228,8 @@ impl Failure {
 fn refusal_hint(error: &RpcError) -> Option<String> {
     if error.code == METHOD_NOT_FOUND {
         return Some(
-            "the daemon is older than this command; stop it, and the next command starts the new one (calls that execute \
-             are interrupted, everything goes on): harnessctl daemon stop"
+            "the daemon is older than this command; stop it, and the next command starts the new one (calls that \
+             execute are interrupted, everything goes on): harnessctl daemon stop"
                 .to_owned(),
         );
     }

@@ -43,7 +43,8 @@ fn submit_prints_the_id_and_never_reads_standard_input_beside_a_prompt() {
     let root = std::fs::metadata("/").unwrap();
     let workdir_id = json!({"device": root.dev(), "inode": root.ino()});
     let expected = json!({"prompt": "hello", "labels": {"a": "b"}, "priority": "normal", "workdir": "/",
-        "workdir_id": workdir_id, "env": {"PATH": "/nowhere"}, "limits": {"max_time_seconds": 600.0}, "on_interaction": "fail"});
+        "workdir_id": workdir_id, "env": {"PATH": "/nowhere"}, "limits": {"max_time_seconds": 600.0},
+        "on_interaction": "fail"});
     assert_eq!(spec, expected);
 }
 
@@ -205,14 +206,16 @@ fn a_followed_run_is_rendered_and_ends_the_command() {
             answer(stream, request, &json!({"subscription": 1, "last_seq": 9}));
             let call = json!({"call": id(5), "tool": "shell", "args": "{\"command\":\"ls\"}"});
             let usage = view("", "", None, None, None)["usage"].clone();
-            let said = json!({"kind": "inference-finished", "step": 1, "text": "Let me see.", "calls": [call], "usage": usage});
+            let said = json!({"kind": "inference-finished", "step": 1, "text": "Let me see.", "calls": [call],
+                "usage": usage});
             event(stream, 2, &id(1), said);
             event(stream, 3, &id(1), json!({"kind": "call-started", "call": id(5)}));
             let delta = json!({"run": id(1), "call": id(5), "stream": "stdout", "offset": 0, "text": "a\n"});
             send(stream, &json!({"method": "delta", "params": {"subscription": 1, "delta": delta}}));
             let result = json!({"call": id(5), "tool": "shell", "exit_code": 0, "signal": null, "timed_out": false,
                 "cancelled": false, "interrupted": false, "is_error": false, "envelope": "Exit code: 0\na\n",
-                "stdout": {"bytes": 2, "omitted": 0, "path": null}, "stderr": null, "cpu_seconds": null, "max_rss_bytes": null});
+                "stdout": {"bytes": 2, "omitted": 0, "path": null}, "stderr": null, "cpu_seconds": null,
+                "max_rss_bytes": null});
             event(stream, 4, &id(1), json!({"kind": "call-finished", "result": result}));
             event(
                 stream,

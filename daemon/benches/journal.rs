@@ -192,7 +192,8 @@ async fn path(runs: usize) -> f64 {
     let bytes = file.metadata().unwrap().len();
     let rate = |took: Duration| events as f64 / took.as_secs_f64();
     println!(
-        "{events} events in {} commits ({:.0} each, {synced} synced): {:.0}/s, raw SQLite {:.0}/s, ratio {:.2}; {:.0} bytes an event on disk",
+        "{events} events in {} commits ({:.0} each, {synced} synced): {:.0}/s, raw SQLite {:.0}/s, ratio {:.2}; \
+         {:.0} bytes an event on disk",
         batches.len(),
         events as f64 / batches.len() as f64,
         rate(ours),
@@ -226,7 +227,8 @@ fn raw(file: &Path, batches: &[(CommitClass, Arc<Commit>)]) -> Duration {
         }
         let transaction = db.transaction().unwrap();
         {
-            let sql = "INSERT INTO event (seq, at, kind, version, run, via, uid, by_run, body) VALUES (?1, ?2, ?3, 1, ?4, 'harness', NULL, NULL, ?5)";
+            let sql = "INSERT INTO event (seq, at, kind, version, run, via, uid, by_run, body) \
+                       VALUES (?1, ?2, ?3, 1, ?4, 'harness', NULL, NULL, ?5)";
             let mut insert = transaction.prepare_cached(sql).unwrap();
             for (seq, at, kind, run, body) in rows {
                 insert.execute(params![seq.cast_signed(), at.cast_signed(), kind, run, body]).unwrap();

@@ -139,8 +139,8 @@ async fn compare(jobs: &Arc<Jobs>, name: &str, count: usize) {
         let (rate, bare_rate) = (median(&ours, |of| of.0), median(&theirs, |of| of.0));
         let (cpu, bare_cpu) = (median(&ours, |of| of.1), median(&theirs, |of| of.1));
         println!(
-            "{name:>6} x{concurrency:<3} keepers {rate:6.0}/s {cpu:5.0} us   tokio {bare_rate:6.0}/s {bare_cpu:5.0} us   \
-             rate {:.2}  own CPU {:.2}",
+            "{name:>6} x{concurrency:<3} keepers {rate:6.0}/s {cpu:5.0} us   tokio {bare_rate:6.0}/s {bare_cpu:5.0} \
+             us   rate {:.2}  own CPU {:.2}",
             rate / bare_rate,
             cpu / bare_cpu
         );

@@ -162,16 +162,19 @@ const WORDS_OF: &[(&str, &[&str])] = &[
 
 /// Production lines of a file.
 const LONGEST_FILE: usize = 600;
+/// Characters of a line. rustfmt keeps code to them, but neither strings and comments nor what is inside of macros.
+const LONGEST_LINE: usize = 120;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-fn sources(dir: &str) -> Vec<Source> {
+/// Every source below `dir`: its path in there, and its text. What a build has made is none.
+fn texts(dir: &str) -> Vec<(String, String)> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         let Ok(entries) = fs::read_dir(dir) else { return };
         for path in entries.map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
+            if path.is_dir() && !path.ends_with("target") {
                 walk(&path, found);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 found.push(path);
@@ -184,9 +187,20 @@ fn sources(dir: &str) -> Vec<Source> {
     paths.sort();
     let read = |path: &PathBuf| {
         let name = path.strip_prefix(&base).unwrap().to_str().unwrap().to_owned();
-        Source::new(&name, &fs::read_to_string(path).unwrap())
+        (name, fs::read_to_string(path).unwrap())
     };
     paths.iter().map(read).collect()
+}
+
+fn sources(dir: &str) -> Vec<Source> {
+    texts(dir).iter().map(|(name, text)| Source::new(name, text)).collect()
+}
+
+/// The lines of a source that are too long, as `name:line`.
+fn too_long_lines(name: &str, text: &str) -> Vec<String> {
+    let long = |&(_, line): &(usize, &str)| line.chars().count() > LONGEST_LINE;
+    let told = |(before, line): (usize, &str)| format!("{name}:{}: {} characters", before + 1, line.chars().count());
+    text.lines().enumerate().filter(long).map(told).collect()
 }
 
 /// What is wrong with the imports of one source of the daemon.
@@ -383,6 +397,17 @@ fn every_file_says_what_it_is_for_and_is_not_too_long() {
 }
 
 #[test]
+fn no_line_is_too_long() {
+    let mut found = Vec::new();
+    for member in ["ctl", "daemon", "files", "protocol", "tests"] {
+        let texts = texts(member);
+        assert!(texts.len() > 5, "the sources of {member} are not seen");
+        found.extend(texts.iter().flat_map(|(name, text)| too_long_lines(&format!("{member}/{name}"), text)));
+    }
+    none(&found, "lines of more than 120 characters");
+}
+
+#[test]
 fn the_rules_see_what_breaks_them() {
     let wrong = |name: &str, text: &str| wrong_imports(&Source::new(name, text));
     assert_eq!(wrong("world/decide.rs", "use crate::{lane::Lane, jobs};"), ["world/decide.rs: imports crate::jobs"]);
@@ -417,6 +442,9 @@ fn the_rules_see_what_breaks_them() {
     assert_eq!(looks("fn f() { one.why.replace(a, b); e.data.note.as_deref()?.starts_with(x) }"), 2);
     assert_eq!(looks("fn f() { told(e.message.as_str(), x.contains(y)); e.message.clone(); message.contains(x) }"), 0);
     assert_eq!(looks("fn f() {}\n#[cfg(test)]\nmod tests { fn g() { e.message.contains(x); } }"), 0);
+
+    let (fits, long) = ("ä".repeat(LONGEST_LINE), "a".repeat(LONGEST_LINE + 1));
+    assert_eq!(too_long_lines("x.rs", &format!("{fits}\n{long}\n{fits}\n")), ["x.rs:2: 121 characters"]);
 
     let far = |name: &str, text: &str| reaches_too_far(&Source::new(name, text)).len();
     assert_eq!(far("world/steps/decide.rs", "fn decide(world: &mut bevy_ecs::world::World) {}"), 1);

@@ -278,7 +278,8 @@ mod tests {
             let mut bounded = Bounded::new(max);
             bounded.push(text.as_bytes());
             let rendered = render(0, &bounded.finish(), &Kept::default(), None, "see the log");
-            prop_assert_eq!(rendered.text.contains('\u{FFFD}'), text.contains('\u{FFFD}') && rendered.text.contains('\u{FFFD}'));
+            let is_replaced = rendered.text.contains('\u{FFFD}');
+            prop_assert_eq!(is_replaced, text.contains('\u{FFFD}') && is_replaced);
         }
     }
 }

@@ -287,9 +287,10 @@ mod tests {
         let control = "\u{1}".repeat(2_000);
         let pairs: BTreeMap<String, String> = (0..2_000).map(|n| (format!("{n}\u{1}"), String::new())).collect();
         let call = |args: Value| json!({"script": {"turn": [{"call": [{"tool": "", "args": args}]}]}});
-        let all = json!({"max_steps": u32::MAX, "max_tokens": u64::MAX, "max_cost_usd": 1.0 / 3.0, "max_time_seconds": 1.000_001,
-            "deadline_seconds": 8e9, "deadline_at": "2026-11-30T11:00:00.123456Z", "cpu_seconds": u64::MAX,
-            "address_space_bytes": u64::MAX, "open_files": u64::MAX, "file_size_bytes": u64::MAX, "processes": u64::MAX});
+        let all = json!({"max_steps": u32::MAX, "max_tokens": u64::MAX, "max_cost_usd": 1.0 / 3.0,
+            "max_time_seconds": 1.000_001, "deadline_seconds": 8e9, "deadline_at": "2026-11-30T11:00:00.123456Z",
+            "cpu_seconds": u64::MAX, "address_space_bytes": u64::MAX, "open_files": u64::MAX,
+            "file_size_bytes": u64::MAX, "processes": u64::MAX});
         for spec in [
             json!({}),
             json!({"limits": all}),
@@ -299,8 +300,10 @@ mod tests {
             json!({"env": pairs}),
             json!({"tools": vec![""; 2_000]}),
             json!({"script": {"turn": vec![json!({}); 2_000]}}),
-            json!({"script": {"turn": [{"expect": vec![""; 2_000], "expect_regex": vec!["\u{1}"; 2_000], "capture": pairs}]}}),
-            json!({"script": {"turn": [{"call": vec![json!({"tool": "", "args": {}}); 2_000], "delay": 0.1, "fault": "rate-limit"}]}}),
+            json!({"script": {"turn": [{"expect": vec![""; 2_000], "expect_regex": vec!["\u{1}"; 2_000],
+                "capture": pairs}]}}),
+            json!({"script": {"turn": [{"call": vec![json!({"tool": "", "args": {}}); 2_000], "delay": 0.1,
+                "fault": "rate-limit"}]}}),
             json!({"script": {"script": {"a": {}, "b": {}, "c": {"turn": [{"text": control}]}}}}),
             call(json!(vec![u64::MAX; 2_000])),
             call(json!(vec![1.0 / 3.0; 2_000])),

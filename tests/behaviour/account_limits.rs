@@ -29,7 +29,8 @@ fn however_a_server_says_it_a_used_up_account_holds_the_lane_and_fails_no_run() 
         (402, r#"{"error":{"message":"Insufficient Balance","type":"unknown_error"}}"#, false),
         (
             429,
-            r#"{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","resets_in_seconds":18720}}"#,
+            r#"{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached",
+                "resets_in_seconds":18720}}"#,
             true,
         ),
         (429, r#"{"error":{"message":"You have hit your limit, resets in 5h 12m"}}"#, true),
@@ -37,12 +38,14 @@ fn however_a_server_says_it_a_used_up_account_holds_the_lane_and_fails_no_run() 
         (403, r#"{"error":{"message":"You've reached your usage limit for this billing cycle."}}"#, false),
         (
             400,
-            r#"{"type":"error","error":{"type":"invalid_request_error","message":"You have reached your specified API usage limits."}}"#,
+            r#"{"type":"error","error":{"type":"invalid_request_error",
+                "message":"You have reached your specified API usage limits."}}"#,
             false,
         ),
         (
             429,
-            r#"{"error":{"code":"insufficient_quota","type":"insufficient_quota","message":"You exceeded your current quota"}}"#,
+            r#"{"error":{"code":"insufficient_quota","type":"insufficient_quota",
+                "message":"You exceeded your current quota"}}"#,
             false,
         ),
     ];

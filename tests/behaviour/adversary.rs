@@ -146,7 +146,8 @@ fn no_way_of_asking_from_inside_a_run_gives_an_operators_rights() {
         (
             "a daemon of its own on this state",
             format!(
-                "harnessd --socket {}/own.sock --state-dir {} & sleep 1; HARNESS_SOCKET={0}/own.sock harnessctl --no-start lane pause; kill %1",
+                "harnessd --socket {}/own.sock --state-dir {} & sleep 1; \
+                 HARNESS_SOCKET={0}/own.sock harnessctl --no-start lane pause; kill %1",
                 arena.daemon.work().display(),
                 arena.daemon.state("").display(),
             ),
@@ -154,7 +155,8 @@ fn no_way_of_asking_from_inside_a_run_gives_an_operators_rights() {
         (
             "a second daemon once the lock file is gone",
             format!(
-                "mv {0}harnessd.lock {0}old.lock; harnessd --socket {1}/own.sock --state-dir {0}; mv {0}old.lock {0}harnessd.lock",
+                "mv {0}harnessd.lock {0}old.lock; harnessd --socket {1}/own.sock --state-dir {0}; \
+                 mv {0}old.lock {0}harnessd.lock",
                 arena.daemon.state("").display(),
                 arena.daemon.work().display(),
             ),
@@ -254,7 +256,8 @@ fn a_run_that_kills_the_daemon_starts_no_other() {
         ("the keeper first", "setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; TRY'"),
         (
             "the keeper first, without an environment",
-            "env -i K=$K PATH=$PATH HOME=$HOME HARNESS_SOCKET=$HARNESS_SOCKET setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; TRY'",
+            "env -i K=$K PATH=$PATH HOME=$HOME HARNESS_SOCKET=$HARNESS_SOCKET \
+             setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; TRY'",
         ),
         ("the daemon first, then the keeper", "setsid sh -c 'kill -9 DAEMON KEEPER; TRY'"),
         ("the daemon first, then the keeper, then a daemon", "setsid sh -c 'kill -9 DAEMON KEEPER; START'"),
@@ -262,7 +265,8 @@ fn a_run_that_kills_the_daemon_starts_no_other() {
         ("both, then the daemon itself", "setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; START'"),
         (
             "with another state directory",
-            "env -i K=$K PATH=$PATH HOME=$HOME HARNESS_SOCKET=$HARNESS_SOCKET HARNESS_STATE_DIR=$PWD/own setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; TRY'",
+            "env -i K=$K PATH=$PATH HOME=$HOME HARNESS_SOCKET=$HARNESS_SOCKET HARNESS_STATE_DIR=$PWD/own \
+             setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; TRY'",
         ),
     ];
     for (what, way) in ways {

@@ -95,7 +95,8 @@ fn a_process_with_the_lock_and_the_name_of_a_daemon_keeps_no_command_from_starti
 #[test]
 fn no_run_serves_its_operators_state() {
     let starts = "harnessd --socket SOCKET --state-dir STATE > said 2>&1 & \
-                  for n in $(seq 30); do adversary ask-once '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"lane.pause\",\"params\":{\"lane\":\"tool\"}}' >> asked; sleep 0.1; done; touch tried; sleep 60";
+                  for n in $(seq 30); do adversary ask-once '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"lane.pause\",\
+                  \"params\":{\"lane\":\"tool\"}}' >> asked; sleep 0.1; done; touch tried; sleep 60";
     for (what, before) in [
         ("plainly", ""),
         ("the mark is lowered", "prlimit --pid $$ --locks=5:5;"),
@@ -199,7 +200,8 @@ fn a_daemon_inside_of_a_run_goes_on_from_its_own_journal() {
 #[test]
 fn harm_to_a_keeper_reaches_no_other_run() {
     let arena = Arena::new();
-    let state = "ulimit -Ha; nice; taskset -p $$ | tail -c 5; chrt -p $$ | sed 's/.*: //'; grep -E 'locks|CPU' /proc/self/limits";
+    let state = "ulimit -Ha; nice; taskset -p $$ | tail -c 5; chrt -p $$ | sed 's/.*: //'; \
+                 grep -E 'locks|CPU' /proc/self/limits";
     let before = arena.run(&[state.to_owned()]);
     before.wait();
     let ways = [

@@ -430,8 +430,8 @@ fn no_daemon_is_started_in_the_place_of_the_systems() {
     within(&format!("unset XDG_RUNTIME_DIR; {submit}")).exits(7).tells("systemctl restart harnessd.socket");
     assert!(place.daemon_process().is_none());
     // Files that a daemon of root's own has left there do not make it the system's daemon, for any user.
-    let as_another = "HOME=/run/own HARNESS_STATE_DIR=/run/own/state XDG_RUNTIME_DIR=/run/own setpriv --reuid=61234 --regid=61234 \
-                      --clear-groups harnessctl";
+    let as_another = "HOME=/run/own HARNESS_STATE_DIR=/run/own/state XDG_RUNTIME_DIR=/run/own setpriv --reuid=61234 \
+                      --regid=61234 --clear-groups harnessctl";
     within(&format!(
         "chmod 700 /run/harness && mkdir -m 700 /run/own && chown 61234:61234 /run/own && unset HARNESS_SOCKET && \
          {as_another} list && {as_another} daemon stop --yes"

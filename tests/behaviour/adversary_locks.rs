@@ -119,7 +119,8 @@ fn a_start_that_ends_what_was_left_touches_nothing_that_belongs_to_others() {
     }
     let mut shell = command.spawn().unwrap();
     let give = format!(
-        "own=$(awk '/^Max file locks/{{print $5}}' /proc/self/limits); prlimit --pid {} --locks=$own:$own && touch given",
+        "own=$(awk '/^Max file locks/{{print $5}}' /proc/self/limits); prlimit --pid {} --locks=$own:$own \
+         && touch given",
         shell.id()
     );
     daemon.submit(&turn("").shell(&give).turn("done")).wait();

@@ -109,7 +109,8 @@ fn what_a_start_may_not_end_is_named_and_has_no_rights() {
     let pause = json!({"jsonrpc": "2.0", "id": 1, "method": "lane.pause", "params": {"lane": "tool"}});
     let asks = format!(
         "sh -c 'until test -e {dir}/ask; do sleep 0.02; done; \
-         HARNESS_SOCKET={} {dir}/adversary ask-once \"$ASK\" > {dir}/part; mv {dir}/part {dir}/answer; exec sleep 61999'",
+         HARNESS_SOCKET={} {dir}/adversary ask-once \"$ASK\" > {dir}/part; mv {dir}/part {dir}/answer; \
+         exec sleep 61999'",
         socket.display()
     );
     let prepare = format!("export ASK='{pause}';");

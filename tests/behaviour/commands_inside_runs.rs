@@ -61,7 +61,8 @@ fn no_disguise_makes_it_an_operator() {
         "env -u HARNESS_RUN_ID harnessctl lane pause",
         "setsid harnessctl lane pause",
         "env -u HARNESS_RUN_ID setsid --wait harnessctl lane pause",
-        "env -u HARNESS_RUN_ID -u HARNESS_CALL_ID sh -c '( harnessctl lane pause > out 2>&1; echo $? >> out ) & wait'; cat out; tail -1 out | grep -qx 0",
+        "env -u HARNESS_RUN_ID -u HARNESS_CALL_ID sh -c '( harnessctl lane pause > out 2>&1; echo $? >> out ) & wait'; \
+         cat out; tail -1 out | grep -qx 0",
         "HARNESS_RUN_ID=0000000000000 harnessctl lane pause",
     ];
     let script = tries.iter().fold(turn(""), |script, command| script.shell(command));

@@ -11,7 +11,8 @@ fn above() -> Value {
         "name": "above",
         "share": "batch",
         "priority": "low",
-        "limits": {"max_steps": 40, "max_tokens": 900_000, "max_time_seconds": 500, "deadline_seconds": 5_000, "open_files": 300},
+        "limits": {"max_steps": 40, "max_tokens": 900_000, "max_time_seconds": 500, "deadline_seconds": 5_000,
+        "open_files": 300},
     })
 }
 

@@ -72,7 +72,8 @@ fn parallel_calls_execute_and_their_results_go_back_over_each_api() {
     let fixtures = json!([
         {"match": {"userMessage": "both", "toolResultContains": "second"}, "response": {"content": "Both ran."}},
         {"match": {"userMessage": "both", "hasToolResult": false}, "chunkSize": 3,
-         "response": {"content": "Two at once.", "toolCalls": [call("echo the first"), call("echo the second; exit 3")]}},
+         "response": {"content": "Two at once.", "toolCalls": [call("echo the first"),
+         call("echo the second; exit 3")]}},
     ]);
     let (daemon, server) = beside(&fixtures, &[]);
     for dialect in DIALECTS {

@@ -44,7 +44,8 @@ fn a_variable_that_is_not_utf_8_is_told_and_not_taken_for_unset() {
 /// Entry B12 in `tests/README.md`.
 #[test]
 fn a_key_or_a_proxy_that_is_not_utf_8_is_named() {
-    let config = "[provider.local]\ndialect = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\napi_key_env = \"ODD_KEY\"\n";
+    let config = "[provider.local]\ndialect = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
+                  model = \"m\"\napi_key_env = \"ODD_KEY\"\n";
     let place = Place::configured(config);
     let mut command = place.command(harness_tests::program("harnessctl"));
     command.args(["daemon", "start"]).env("ODD_KEY", odd());

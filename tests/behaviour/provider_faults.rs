@@ -16,7 +16,8 @@ pub(crate) fn asking(server: &FaultServer, more: &str) -> Daemon {
 pub(crate) fn config(server: &FaultServer, dialect: &str, more: &str) -> String {
     let url = server.url();
     format!(
-        "[provider.local]\ndialect = \"{dialect}\"\nbase_url = \"{url}\"\nmodel = \"m\"\n{more}\n[run]\nprovider = \"local\"\n"
+        "[provider.local]\ndialect = \"{dialect}\"\nbase_url = \"{url}\"\nmodel = \"m\"\n{more}\n\
+         [run]\nprovider = \"local\"\n"
     )
 }
 
@@ -305,7 +306,8 @@ fn fault_10_plain_json_in_place_of_a_stream_is_taken_in_each_dialect() {
     let chat =
         json!({"choices": [{"index": 0, "message": {"content": "plain"}, "finish_reason": "stop"}], "usage": usage});
     let item = json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "plain"}]});
-    let responses = json!({"id": "r", "object": "response", "status": "completed", "output": [item], "usage": {"input_tokens": 3, "output_tokens": 2}});
+    let responses = json!({"id": "r", "object": "response", "status": "completed", "output": [item],
+        "usage": {"input_tokens": 3, "output_tokens": 2}});
     let messages = json!({"type": "message", "role": "assistant", "content": [{"type": "text", "text": "plain"}],
         "stop_reason": "end_turn", "usage": {"input_tokens": 3, "output_tokens": 2}});
     for (dialect, body, kind) in [

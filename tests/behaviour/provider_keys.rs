@@ -25,7 +25,8 @@ fn a_key_of_the_environment_reaches_the_provider_alone() {
     // Pieces, so that the search does not find itself.
     let (head, tail) = KEY.split_at(6);
     let look = format!(
-        "env | grep -c {head}'{tail}'; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c {head}'{tail}'; ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c harness-hande[d]; true"
+        "env | grep -c {head}'{tail}'; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c {head}'{tail}'; \
+         ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c harness-hande[d]; true"
     );
     server.answer(wants(&look));
     // A provider that shows the key it was given.

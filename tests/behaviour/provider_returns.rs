@@ -177,7 +177,8 @@ fn so_it_is_in_the_other_dialects() {
         ]),
         _ => Answer::events([event(
             "response.completed",
-            json!({"response": {"id": "r", "status": "completed", "output": [], "usage": {"input_tokens": 10, "output_tokens": 5}}}),
+            json!({"response": {"id": "r", "status": "completed", "output": [],
+                "usage": {"input_tokens": 10, "output_tokens": 5}}}),
         )]),
     };
     for dialect in ["anthropic", "responses"] {

@@ -132,7 +132,10 @@ fn a_submit_that_was_refused_for_now_and_took_effect_later_is_not_repeated() {
 fn a_submit_is_known_by_its_key_as_long_as_its_run_is() {
     let place = Place::configured("[limits]\nfinished_runs = 1\n");
     let daemon = place.start();
-    let params = |key: u32, first: bool| json!({"spec": place.spec(&says("done"), json!({})), "submit_key": format!("{key:032x}"), "first": first});
+    let params = |key: u32, first: bool| {
+        let spec = place.spec(&says("done"), json!({}));
+        json!({"spec": spec, "submit_key": format!("{key:032x}"), "first": first})
+    };
     let submit = |key, first| place.rpc("run.submit", params(key, first));
     let made = submit(1, true);
     let id = made["id"].clone();

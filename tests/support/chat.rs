@@ -6,8 +6,9 @@ use crate::faults::Answer;
 
 /// A chunk of chat completions with this delta.
 pub fn delta(delta: &Value) -> String {
-    json!({"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": null}]})
-        .to_string()
+    json!({"id": "c", "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": null}]})
+    .to_string()
 }
 
 /// A chunk of text.

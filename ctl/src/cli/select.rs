@@ -14,7 +14,9 @@ pub(crate) struct FilterArgs {
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label, help_heading = "Which runs")]
     pub(crate) labels: Vec<(String, String)>,
     /// Only runs in this state; may be repeated
-    #[arg(long = "state", value_name = "STATE", value_parser = state, value_delimiter = ',', help_heading = "Which runs")]
+    #[arg(
+        long = "state", value_name = "STATE", value_parser = state, value_delimiter = ',', help_heading = "Which runs"
+    )]
     pub(crate) states: Vec<RunState>,
     /// Only runs that wait for this: lane, provider, person, run, budget, paused or storage; may be repeated
     #[arg(long, value_name = "WHAT", value_parser = waiting, value_delimiter = ',', help_heading = "Which runs")]

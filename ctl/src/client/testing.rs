@@ -76,9 +76,10 @@ pub(crate) fn refuse_with(mut stream: &UnixStream, request: &Value, error: &harn
 
 /// Refuses a request.
 pub(crate) fn refuse(mut stream: &UnixStream, request: &Value, kind: &str, exit_code: u8) {
+    let data = format!(r#"{{"kind":"{kind}","retry_after_seconds":null,"exit_code":{exit_code}}}"#);
     writeln!(
         stream,
-        r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":-32000,"message":"refused","data":{{"kind":"{kind}","retry_after_seconds":null,"exit_code":{exit_code}}}}}}}"#,
+        r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":-32000,"message":"refused","data":{data}}}}}"#,
         request["id"]
     )
     .unwrap();

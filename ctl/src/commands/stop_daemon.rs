@@ -176,8 +176,8 @@ fn still_there(pid: u32) -> Failure {
         code: exit::INTERNAL,
         message: format!("the daemon (pid {pid}) was told to stop and has not gone after {} s", PATIENCE.as_secs()),
         hint: Some(format!(
-            "it may be ending what executes; look again: harnessctl daemon status. One that hangs is ended by kill -9 {pid}: \
-             what it has acknowledged is not lost, and unfinished runs go on after the next start"
+            "it may be ending what executes; look again: harnessctl daemon status. One that hangs is ended by kill -9 \
+             {pid}: what it has acknowledged is not lost, and unfinished runs go on after the next start"
         )),
     }
 }

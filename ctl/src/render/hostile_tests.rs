@@ -237,9 +237,9 @@ proptest! {
             out.extend(line.bytes());
         }
         let told = serde_json::json!({"schema": "harness.status/1", "version": hostile, "protocol": "1.0", "pid": 7,
-            "started_at": "2026-11-30T11:00:00Z", "health": "held", "held": hostile, "socket": hostile, "state_dir": hostile,
-            "socket_activated": false, "runs": {"succeeded": 3}, "pending": 0, "executing": 0, "last_seq": 9, "connections": 1,
-            "rss_bytes": null, "open_files": null});
+            "started_at": "2026-11-30T11:00:00Z", "health": "held", "held": hostile, "socket": hostile,
+            "state_dir": hostile, "socket_activated": false, "runs": {"succeeded": 3}, "pending": 0, "executing": 0,
+            "last_seq": 9, "connections": 1, "rss_bytes": null, "open_files": null});
         let told: DaemonStatusReply = serde_json::from_value(told).unwrap();
         status::write(&mut out, TERMINAL, &told, told.started_at).unwrap();
         // A note may have our own colours.

@@ -157,7 +157,8 @@ pub(crate) mod tests {
             "paused":false,"reliefs":[{"id":"000000000000a","by":4,"since":"2026-11-30T11:01:00Z",
             "until":"2026-11-30T11:12:00Z"}],"saturation":[1.0,0.4,0.125],"queue_wait":{"count":40,"p50_seconds":0.5,
             "p95_seconds":12,"p99_seconds":90,"max_seconds":91},"oldest_queued_seconds":75,"granted_total":1234,
-            "shares":[{"share":"default","weight":1,"max":null,"queued":3,"busy":11,"parked":1,"resuming":0,"permits":11},
+            "shares":[{"share":"default","weight":1,"max":null,"queued":3,"busy":11,"parked":1,
+            "resuming":0,"permits":11},
             {"share":"ci","weight":4,"max":6,"queued":0,"busy":1,"parked":0,"resuming":0,"permits":1}],
             "holders":[{"run":"0123456789abc","run_name":"nightly","call":"000000000000b","tool":"shell",
             "command":"sleep 100","since":"2026-11-30T11:01:30Z"}]}"#,
@@ -188,7 +189,8 @@ pub(crate) mod tests {
         let expected = "\
 tool  [############] >>> ~
   width 12 (configured 8)  permits 12  wanted 3  busy 12  parked 1
-  limiter: width, 3 runs wait  saturated for 2m00s (since 2026-11-30T11:00:00.000000Z)  saturation 1m 100%  5m 40%  15m 12%
+  limiter: width, 3 runs wait  saturated for 2m00s (since 2026-11-30T11:00:00.000000Z)  \
+  saturation 1m 100%  5m 40%  15m 12%
   first permit after p50 0.5s  p95 12s  p99 1m30s  max 1m31s  (of 40)  oldest 1m15s  granted 1234 in all
   relief 000000000000a  +4  for 10m00s more  undo: harnessctl relieve --undo 000000000000a
   SHARE    WEIGHT  MAX  PERMITS  WANTED  BUSY  PARKED

@@ -95,10 +95,10 @@ mod tests {
     use super::*;
 
     fn status(more: &serde_json::Value) -> String {
-        let mut status = serde_json::json!({"schema": "harness.status/1", "version": "0.1.0", "protocol": "1.0", "pid": 7,
-            "started_at": "2026-11-30T11:00:00Z", "health": "serving", "held": null, "socket": "/s", "state_dir": "/state",
-            "socket_activated": false, "runs": {"succeeded": 3}, "pending": 0, "executing": 0, "last_seq": 9, "connections": 1,
-            "rss_bytes": null, "open_files": null});
+        let mut status = serde_json::json!({"schema": "harness.status/1", "version": "0.1.0", "protocol": "1.0",
+            "pid": 7, "started_at": "2026-11-30T11:00:00Z", "health": "serving", "held": null, "socket": "/s",
+            "state_dir": "/state", "socket_activated": false, "runs": {"succeeded": 3}, "pending": 0, "executing": 0,
+            "last_seq": 9, "connections": 1, "rss_bytes": null, "open_files": null});
         status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let status: DaemonStatusReply = serde_json::from_value(status).unwrap();
         let mut out = Vec::new();

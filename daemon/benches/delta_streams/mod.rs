@@ -35,7 +35,8 @@ fn openai_text() -> String {
 fn openai_args(calls: usize) -> String {
     let call = |index| {
         format!(
-            "{{\"index\":{index},\"id\":\"call_{index}\",\"type\":\"function\",\"function\":{{\"name\":\"shell\",\"arguments\":\"\"}}}}"
+            "{{\"index\":{index},\"id\":\"call_{index}\",\"type\":\"function\",\"function\":{{\"name\":\"shell\",\
+             \"arguments\":\"\"}}}}"
         )
     };
     let first = (0..calls).map(call).collect::<Vec<_>>().join(",");
@@ -49,7 +50,8 @@ fn openai_args(calls: usize) -> String {
 
 fn openai(first: &str, more: &str, finish: &str, delta: impl Fn(usize) -> String) -> String {
     let head = format!(
-        "data: {{\"id\":\"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeGx7Qm2ZkT\",\"object\":\"chat.completion.chunk\",\"created\":1741570283,\
+        "data: {{\"id\":\"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeGx7Qm2ZkT\",\"object\":\"chat.completion.chunk\",\
+         \"created\":1741570283,\
          \"model\":\"gpt-4o\"{more},\"choices\":[{{\"index\":0,\"delta\":{{"
     );
     let tail = |n| match more {
@@ -83,7 +85,8 @@ fn anthropic_args() -> String {
 
 fn anthropic(block: &str, reason: &str, delta: impl Fn(usize) -> String) -> String {
     let event = |name: &str, inside: String| format!("event: {name}\ndata: {{\"type\":\"{name}\"{inside}}}\n\n");
-    let message = ",\"message\":{\"id\":\"msg_0\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":\"m\",\
+    let message = ",\"message\":{\"id\":\"msg_0\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\
+                   \"model\":\"m\",\
                    \"stop_reason\":null,\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}";
     let mut stream = event("message_start", message.to_owned());
     stream += &event("content_block_start", format!(",\"index\":0,\"content_block\":{block}"));
@@ -111,7 +114,8 @@ fn responses_text() -> String {
 
 fn responses_args() -> String {
     let item = format!(
-        "{{\"id\":\"{ITEM}\",\"type\":\"function_call\",\"status\":\"in_progress\",\"arguments\":\"\",\"call_id\":\"call_0\",\"name\":\"shell\"}}"
+        "{{\"id\":\"{ITEM}\",\"type\":\"function_call\",\"status\":\"in_progress\",\"arguments\":\"\",\
+         \"call_id\":\"call_0\",\"name\":\"shell\"}}"
     );
     responses(&item, "response.function_call_arguments.delta", |n| {
         format!("\"delta\":\"{}\",\"obfuscation\":\"{}\"", args(n, PIECES), padding(n))

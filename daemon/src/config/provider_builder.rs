@@ -422,10 +422,11 @@ mod tests {
             thinking: None,
             cache: false,
             quirks: Quirks { short_call_ids: true, ..Quirks::default() },
-            body: json!({"top_k": 40, "min_p": 0.05, "chat_template_kwargs": {"enable_thinking": false}, "stop": ["a", "b"]})
-                .as_object()
-                .cloned()
-                .unwrap(),
+            body: json!({"top_k": 40, "min_p": 0.05, "chat_template_kwargs": {"enable_thinking": false},
+                "stop": ["a", "b"]})
+            .as_object()
+            .cloned()
+            .unwrap(),
             ..Endpoint::new("http://127.0.0.1:8080/v1")
         };
         assert_eq!(provider.endpoint.as_deref(), Some(&expected));

@@ -20,7 +20,10 @@ pub enum ReloadError {
         what: String,
     },
     /// A look-up did not end in time, and may never end.
-    #[error("{}{what} gave no answer in time", at.as_ref().map(|(file, line)| format!("{}:{line}: ", file.display())).unwrap_or_default())]
+    #[error(
+        "{}{what} gave no answer in time",
+        at.as_ref().map(|(file, line)| format!("{}:{line}: ", file.display())).unwrap_or_default()
+    )]
     Silent {
         /// The file and the line, from 1, that need it.
         at: Option<(PathBuf, usize)>,

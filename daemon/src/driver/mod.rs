@@ -238,7 +238,8 @@ impl<J: Journal> Driver<J> {
         if let Some(ahead) = self.parts.engine.ahead(now) {
             warn!(
                 seconds = ahead.as_secs(),
-                "events bear a time ahead of the clock, which was once in the future; it is set when the clock has gone on steadily for ten minutes"
+                "events bear a time ahead of the clock, which was once in the future; it is set when the clock has \
+                 gone on steadily for ten minutes"
             );
         }
         let step = self.parts.engine.recover(now, damage);

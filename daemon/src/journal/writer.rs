@@ -257,10 +257,12 @@ pub(super) fn follow(transaction: &Transaction<'_>, event: &Event, blobs: Option
     match (&event.body, event.run) {
         (EventBody::RunSubmitted { number, owner, parent, idempotency_key, submit_key, spec, .. }, Some(run)) => {
             let sql =
-                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, blobs)
+                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, \
+                 blobs)
                 VALUES (?1, ?2, ?3, ?4, ?5, coalesce((SELECT root FROM run WHERE id = ?5), ?2), ?6, ?7, ?8, ?9, ?10)";
             let of_a_top =
-                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, blobs)
+                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, \
+                 blobs)
                 VALUES (?1, ?2, ?3, ?4, ?5, ?2, ?6, ?7, ?8, ?9, ?10)";
             let sql = if parent.is_some() { sql } else { of_a_top };
             let labels = (!spec.labels.is_empty()).then(|| serde_json::json!(spec.labels).to_string());

@@ -389,7 +389,10 @@ mod tests {
         }
 
         #[test]
-        fn all_that_is_newer_than_the_summary_is_in_the_prompt_once_and_in_order(entries in transcripts(), goal in 300..8_000u64) {
+        fn all_that_is_newer_than_the_summary_is_in_the_prompt_once_and_in_order(
+            entries in transcripts(),
+            goal in 300..8_000u64,
+        ) {
             let Some(plan) = plan(&entries, goal, 0) else { return Ok(()) };
             let newer: Vec<Entry> = entries[plan.entries as usize..].to_vec();
             let after = compacted(entries.clone(), &plan, "in short");

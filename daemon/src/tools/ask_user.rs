@@ -24,8 +24,8 @@ impl Tool for AskUser {
     }
 
     fn description(&self) -> &'static str {
-        "Asks a person a question and returns the answer. It may take a long time, and there may be nobody to answer: ask only what \
-         you cannot find out yourself."
+        "Asks a person a question and returns the answer. It may take a long time, and there may be nobody to answer: \
+         ask only what you cannot find out yourself."
     }
 
     fn parameters(&self) -> String {

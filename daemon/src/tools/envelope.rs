@@ -23,8 +23,8 @@ pub(super) fn of_command(finished: &Finished<'_>) -> CallResult {
     let (stdout, stderr) = (&process.stdout, &process.stderr);
     let Some(end) = process.end else {
         if process.keeper_lost {
-            let text = "the process of the harness that keeps this call was killed, so everything that the call had started \
-                        was ended; its end was not seen";
+            let text = "the process of the harness that keeps this call was killed, so everything that the call had \
+                        started was ended; its end was not seen";
             let plain = CallResult::plain(call, tool, text, true);
             return CallResult { stdout: Some(info(stdout, 0)), stderr: Some(info(stderr, 0)), ..plain };
         }

@@ -33,9 +33,9 @@ impl Tool for Shell {
     }
 
     fn description(&self) -> &'static str {
-        "Executes a command on this machine and returns its exit code, its standard output and its standard error. Give either \
-         `command`, a line for `sh -c`, or `argv`, a program with its arguments and no shell in between. Standard input is empty. \
-         Long output is shortened in the middle."
+        "Executes a command on this machine and returns its exit code, its standard output and its standard error. \
+         Give either `command`, a line for `sh -c`, or `argv`, a program with its arguments and no shell in between. \
+         Standard input is empty. Long output is shortened in the middle."
     }
 
     fn parameters(&self) -> String {

@@ -38,8 +38,9 @@ impl Tool for SpawnAgent {
     }
 
     fn description(&self) -> &'static str {
-        "Starts another agent with a task of its own and returns its id at once, without waiting for it. It has the same tools and the \
-         same working directory, and knows nothing of this conversation: the prompt must say everything."
+        "Starts another agent with a task of its own and returns its id at once, without waiting for it. It has the \
+         same tools and the same working directory, and knows nothing of this conversation: the prompt must say \
+         everything."
     }
 
     fn parameters(&self) -> String {

@@ -38,8 +38,8 @@ impl Tool for WaitForAgent {
     }
 
     fn description(&self) -> &'static str {
-        "Waits until agents that were started with spawn_agent have ended and returns their answers. Without any arguments it waits for \
-         all of them."
+        "Waits until agents that were started with spawn_agent have ended and returns their answers. Without any \
+         arguments it waits for all of them."
     }
 
     fn parameters(&self) -> String {

@@ -14,7 +14,8 @@ use harness_protocol::sse::Decoder;
 pub fn openai(events: usize) -> Vec<u8> {
     let event = |n: usize| {
         format!(
-            "data: {{\"id\":\"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeGx7Qm2ZkT\",\"object\":\"chat.completion.chunk\",\"created\":1741570283,\
+            "data: {{\"id\":\"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeGx7Qm2ZkT\",\"object\":\"chat.completion.chunk\",\
+             \"created\":1741570283,\
              \"model\":\"gpt-4o\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\" {}\"}}}}]}}\n\n",
             WORDS[n % WORDS.len()]
         )
@@ -26,7 +27,8 @@ pub fn openai(events: usize) -> Vec<u8> {
 pub fn anthropic(events: usize) -> Vec<u8> {
     let event = |n: usize| {
         format!(
-            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
+             \"delta\":{{\"type\":\"text_delta\",\
              \"text\":\"{} of the wood was a lantern in the long dark, and what it was then \"}}}}\n\n",
             WORDS[n % WORDS.len()]
         )

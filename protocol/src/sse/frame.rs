@@ -167,7 +167,10 @@ mod tests {
     proptest! {
         #[test]
         fn written_frames_are_read_back(
-            frames in proptest::collection::vec((proptest::option::of("[^\r\n]{1,12}"), proptest::option::of(any::<u64>()), payload()), 1..6),
+            frames in proptest::collection::vec(
+                (proptest::option::of("[^\r\n]{1,12}"), proptest::option::of(any::<u64>()), payload()),
+                1..6,
+            ),
             chunk in 1usize..40,
         ) {
             let mut stream = Vec::new();

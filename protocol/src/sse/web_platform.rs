@@ -39,7 +39,11 @@ const CASES: &[Case] = &[
         b"data:1\r:\0\n:\r\ndata:2\n:loooong\rdata:3\n:data:fail\r:loooong\ndata:4\n\n",
         &[("message", "1\n2\n3\n4", "")],
     ),
-    case("an event without its blank line is dropped", b"data:test1\n\nid:test\ndata:test2", &[("message", "test1", "")]),
+    case(
+        "an event without its blank line is dropped",
+        b"data:test1\n\nid:test\ndata:test2",
+        &[("message", "test1", "")],
+    ),
     case("a last line without its end is dropped", b"data:test1\n\nid:test\ndata:test2\n", &[("message", "test1", "")]),
     case(
         "data that is empty is dispatched",
@@ -105,7 +109,8 @@ const CASES: &[Case] = &[
     },
     case(
         "names of fields are exact, NUL is a character like others",
-        b"data:\0\ndata:  2\rData:1\ndata\0:2\ndata:1\r\0data:4\nda-ta:3\rdata_5\ndata:3\rdata:\r\n data:32\ndata:4\n\n",
+        b"data:\0\ndata:  2\rData:1\ndata\0:2\ndata:1\r\0data:4\nda-ta:3\rdata_5\n\
+          data:3\rdata:\r\n data:32\ndata:4\n\n",
         &[("message", "\0\n 2\n1\n3\n\n4", "")],
     ),
     Case {
@@ -130,13 +135,33 @@ const CASES: &[Case] = &[
         &[("message", "test\n\ntest", "")],
     ),
     case("only one space is framing", b"data:\ttest\rdata: \ndata:test\n\n", &[("message", "\ttest\n\ntest", "")]),
-    case("line ends of all kinds in one event", b"data:test\r\ndata\ndata:test\r\n\r", &[("message", "test\n\ntest", "")]),
-    case("a line feed after a carriage return is no blank line", b"data:a\r\ndata:b\r\n\r\n", &[("message", "a\nb", "")]),
-    case("two carriage returns are a blank line", b"data:a\r\rdata:b\r\r", &[("message", "a", ""), ("message", "b", "")]),
-    case("LF CR is a line end and a blank line", b"data:a\n\rdata:b\n\r", &[("message", "a", ""), ("message", "b", "")]),
+    case(
+        "line ends of all kinds in one event",
+        b"data:test\r\ndata\ndata:test\r\n\r",
+        &[("message", "test\n\ntest", "")],
+    ),
+    case(
+        "a line feed after a carriage return is no blank line",
+        b"data:a\r\ndata:b\r\n\r\n",
+        &[("message", "a\nb", "")],
+    ),
+    case(
+        "two carriage returns are a blank line",
+        b"data:a\r\rdata:b\r\r",
+        &[("message", "a", ""), ("message", "b", "")],
+    ),
+    case(
+        "LF CR is a line end and a blank line",
+        b"data:a\n\rdata:b\n\r",
+        &[("message", "a", ""), ("message", "b", "")],
+    ),
     case("NUL in data", b"data:\0\n\n", &[("message", "\0", "")]),
     case("always UTF-8", b"data:ok\xE2\x80\xA6\n\n", &[("message", "ok\u{2026}", "")]),
-    case("what is no UTF-8 is replaced", b"data:a\xFFb\xE2\x80\n\ndata:c\n\n", &[("message", "a\u{FFFD}b\u{FFFD}", ""), ("message", "c", "")]),
+    case(
+        "what is no UTF-8 is replaced",
+        b"data:a\xFFb\xE2\x80\n\ndata:c\n\n",
+        &[("message", "a\u{FFFD}b\u{FFFD}", ""), ("message", "c", "")],
+    ),
     case("an endless stream of blank lines is nothing", b"\n\r\r\n\n\n\r", &[]),
     case("a stream of nothing", b"", &[]),
 ];

@@ -90,7 +90,8 @@ impl Exported {
             if turn.calls.is_empty() && step <= last {
                 let _written = write!(
                     text,
-                    "\n# In its answer {step} the model called nothing, and went on because of a message; a script cannot.\n"
+                    "\n# In its answer {step} the model called nothing, and went on because of a message; \
+                     a script cannot.\n"
                 );
                 continue;
             }
@@ -113,7 +114,8 @@ impl Exported {
     fn head(&self, run: &RunView) -> String {
         let name = run.name.as_deref().map(|name| format!(" ({})", first_line(name))).unwrap_or_default();
         let mut text = format!(
-            "# What the model of run {}{name} said. Who submits it has the same calls and the same answer, whatever the calls bring:\n\
+            "# What the model of run {}{name} said. Who submits it has the same calls and the same answer, whatever \
+             the calls bring:\n\
              #   harnessctl submit --script script.toml -C {}\n",
             run.id,
             first_line(&run.workdir)

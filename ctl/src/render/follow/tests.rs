@@ -141,7 +141,8 @@ fn streamed_text_is_completed_by_its_event_and_not_repeated() {
 fn a_broken_stream_starts_over() {
     let mut shown = Shown::new();
     shown.delta("text", 0, "Let m");
-    shown.event(json!({"kind": "inference-failed", "step": 1, "attempt": 1, "error": "cut", "retry_at": "2026-11-30T11:00:01Z"}));
+    shown.event(json!({"kind": "inference-failed", "step": 1, "attempt": 1, "error": "cut",
+        "retry_at": "2026-11-30T11:00:01Z"}));
     shown.delta("text", 0, "Well, ");
     shown.said("Well, yes.", None);
     assert_eq!(shown.text(), "| Let m\n[the model starts over]\n| Well, yes.\n");

@@ -94,7 +94,8 @@ pub(in crate::control) fn hello(params: &HelloParams) -> Result<Hello, RpcError>
         return Ok(hello);
     }
     let message = format!(
-        "this daemon ({}) speaks protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}, the caller {}.{}; update the older of the two",
+        "this daemon ({}) speaks protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}, the caller {}.{}; \
+         update the older of the two",
         hello.version, params.protocol_major, params.protocol_minor
     );
     Err(RpcError::new(ErrorKind::Version, message).because(Reason::OtherVersion, None))

@@ -193,7 +193,8 @@ impl Listener {
                 warn!(socket = %self.path.display(), "the socket was gone, and is bound again");
             }
             Err(error) if !self.lost.swap(true, Ordering::Relaxed) => {
-                warn!(socket = %self.path.display(), %error, "the socket is gone, and cannot be bound again; trying on");
+                let socket = self.path.display();
+                warn!(%socket, %error, "the socket is gone, and cannot be bound again; trying on");
             }
             Err(_) => {}
         }

@@ -76,8 +76,9 @@ pub enum LockError {
     },
     /// The directory exists, others may enter it, and nothing in it shows that it is ours to close.
     #[error(
-        "{0} is open to others (mode {mode:04o}) and is no harness's state directory yet; it is left as it is: close it \
-         (chmod 700 {0}), or name a directory inside of it", path.display()
+        "{0} is open to others (mode {mode:04o}) and is no harness's state directory yet; it is left as it is: close \
+         it (chmod 700 {0}), or name a directory inside of it",
+        path.display()
     )]
     Open {
         /// Path of the directory.

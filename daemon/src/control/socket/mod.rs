@@ -45,7 +45,11 @@ pub enum BindError {
     #[error("another daemon listens on {}", .0.display())]
     Live(PathBuf),
     /// The path is too long for an address.
-    #[error("the socket path {} has {} bytes; the longest possible has {LONGEST_PATH}", .0.display(), .0.as_os_str().len())]
+    #[error(
+        "the socket path {} has {} bytes; the longest possible has {LONGEST_PATH}",
+        .0.display(),
+        .0.as_os_str().len()
+    )]
     TooLong(PathBuf),
     /// The path is something else than a socket, and stays as it is.
     #[error("{} is there and is no socket", .0.display())]

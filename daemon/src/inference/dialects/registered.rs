@@ -69,7 +69,11 @@ macro_rules! dialects {
             pub(super) fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
                 match self {
                     $(Self::$name(reader) => {
-                        if before_reading::<$dialect>(reader, name, data)? { Ok(()) } else { reader.event(name, data, show) }
+                        if before_reading::<$dialect>(reader, name, data)? {
+                            Ok(())
+                        } else {
+                            reader.event(name, data, show)
+                        }
                     })+
                 }
             }
@@ -78,7 +82,11 @@ macro_rules! dialects {
             pub(super) fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
                 match self {
                     $(Self::$name(reader) => {
-                        if before_reading::<$dialect>(reader, name, data)? { Ok(()) } else { reader.any(name, data, show) }
+                        if before_reading::<$dialect>(reader, name, data)? {
+                            Ok(())
+                        } else {
+                            reader.any(name, data, show)
+                        }
                     })+
                 }
             }

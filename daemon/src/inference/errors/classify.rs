@@ -455,38 +455,45 @@ mod tests {
         for (status, body, class) in [
             (
                 429,
-                r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#,
+                r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota",
+                    "code":"insufficient_quota"}}"#,
                 Quota(None),
             ),
             (
                 429,
-                r#"{"error":{"message":"Rate limit reached. Please try again in 1.5s.","type":"tokens","code":"rate_limit_exceeded"}}"#,
+                r#"{"error":{"message":"Rate limit reached. Please try again in 1.5s.","type":"tokens",
+                    "code":"rate_limit_exceeded"}}"#,
                 RateLimit(Some(Span::from_micros(1_500_000))),
             ),
             (
                 401,
-                r#"{"error":{"message":"Incorrect API key provided","type":"invalid_request_error","code":"invalid_api_key"}}"#,
+                r#"{"error":{"message":"Incorrect API key provided","type":"invalid_request_error",
+                    "code":"invalid_api_key"}}"#,
                 Credentials,
             ),
             (
                 400,
-                r#"{"error":{"message":"This model's maximum context length is 8192 tokens","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
+                r#"{"error":{"message":"This model's maximum context length is 8192 tokens",
+                    "type":"invalid_request_error","code":"context_length_exceeded"}}"#,
                 ContextTooLong,
             ),
             (
                 400,
-                r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 215000 tokens > 200000 maximum"}}"#,
+                r#"{"type":"error","error":{"type":"invalid_request_error",
+                    "message":"prompt is too long: 215000 tokens > 200000 maximum"}}"#,
                 ContextTooLong,
             ),
             (
                 400,
-                r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API."}}"#,
+                r#"{"type":"error","error":{"type":"invalid_request_error",
+                    "message":"Your credit balance is too low to access the Anthropic API."}}"#,
                 Quota(None),
             ),
             (529, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#, Retry),
             (
                 400,
-                r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":9000,"n_ctx":4096}}"#,
+                r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it",
+                    "type":"exceed_context_size_error","n_prompt_tokens":9000,"n_ctx":4096}}"#,
                 ContextTooLong,
             ),
             (503, r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#, Retry),
@@ -494,7 +501,8 @@ mod tests {
             (422, r#"{"detail":[{"loc":["body"],"msg":"field required"}]}"#, Never),
             (
                 400,
-                r#"[{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}]"#,
+                r#"[{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.",
+                    "status":"INVALID_ARGUMENT"}}]"#,
                 Credentials,
             ),
             (403, r#"{"error":{"code":403,"message":"Input flagged by moderation"}}"#, Never),
@@ -510,27 +518,39 @@ mod tests {
     fn prompts_that_are_too_long_are_recognised_in_bodies_of_each_family() {
         for body in [
             r#"{"message": "too many tokens: total number of tokens in the prompt exceeds the limit of 4081"}"#,
-            r#"{"error": {"message": "prompt token count of 70000 exceeds the limit of 64000", "code": "model_max_prompt_tokens_exceeded"}}"#,
-            r#"{"error": {"code": "invalid_parameter_error", "message": "Range of input length should be [1, 129024]", "type": "invalid_request_error"}}"#,
+            r#"{"error": {"message": "prompt token count of 70000 exceeds the limit of 64000",
+                "code": "model_max_prompt_tokens_exceeded"}}"#,
+            r#"{"error": {"code": "invalid_parameter_error", "message": "Range of input length should be [1, 129024]",
+                "type": "invalid_request_error"}}"#,
             r#"{"error": {"code": "1261", "message": "Prompt exceeds max length"}}"#,
             r#"{"error": {"code": 1261, "message": "?"}}"#,
             r#"{"error": {"code": "1210", "message": "tokens in request more than max tokens allowed"}}"#,
-            r#"{"error": {"message": "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)", "type": "invalid_request_error"}}"#,
-            r#"{"error": {"message": "Invalid request: total message size 10176584 exceeds limit 2097152", "type": "invalid_request_error"}}"#,
+            concat!(
+                r#"{"error": {"message": "Invalid request: Your request exceeded model token limit: 262144 "#,
+                r#"(requested: 300000)", "type": "invalid_request_error"}}"#,
+            ),
+            r#"{"error": {"message": "Invalid request: total message size 10176584 exceeds limit 2097152",
+                "type": "invalid_request_error"}}"#,
             r#"{"error": {"message": "Token limit reached", "code": 400}}"#,
-            r#"{"code": "Client specified an invalid argument", "error": "This model's maximum prompt length is 131072 but the request contains 200000 tokens."}"#,
+            r#"{"code": "Client specified an invalid argument",
+                "error": "This model's maximum prompt length is 131072 but the request contains 200000 tokens."}"#,
             r#"{"detail": "Your input exceeds the maximum allowed length of 32000 tokens"}"#,
             r#"{"object": "error", "message": "The conversation is too long: 210000 tokens", "code": 400}"#,
-            r#"{"type": "error", "error": {"type": "invalid_request_error", "message": "input length and others exceed the context: 210000 tokens"}}"#,
+            r#"{"type": "error", "error": {"type": "invalid_request_error",
+                "message": "input length and others exceed the context: 210000 tokens"}}"#,
             "prompt too long; exceeded max context length by 4000 tokens",
         ] {
             assert_eq!(class_of(400, body), ErrorClass::ContextTooLong, "{body}");
             assert_eq!(class_of(400, &format!("\n\n  {body}")), ErrorClass::ContextTooLong, "{body}");
             assert_eq!(in_answer(body).class, ErrorClass::ContextTooLong, "{body}");
         }
-        let limit = r#"{"error":{"message":"This request would exceed the rate limit of 80000 input tokens per minute","type":"rate_limit_error"}}"#;
+        let limit = r#"{"error":{"message":"This request would exceed the rate limit of 80000 input tokens per minute",
+            "type":"rate_limit_error"}}"#;
         assert_eq!(class_of(429, limit), ErrorClass::RateLimit(None));
-        let answer = r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 4096 completion tokens","type":"invalid_request_error"}}"#;
+        let answer = concat!(
+            r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 4096 completion "#,
+            r#"tokens","type":"invalid_request_error"}}"#,
+        );
         assert_eq!(class_of(400, answer), ErrorClass::Never);
     }
 
@@ -538,7 +558,10 @@ mod tests {
     #[test]
     fn what_a_gateway_passes_on_is_read_as_an_error_of_its_own() {
         use ErrorClass::{ContextTooLong, Never, RateLimit, Retry, Unusable};
-        let raw = |raw: &str| serde_json::json!({"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw, "provider_name": "X"}}});
+        let raw = |raw: &str| {
+            serde_json::json!({"error": {"message": "Provider returned error", "code": 400,
+            "metadata": {"raw": raw, "provider_name": "X"}}})
+        };
         for (body, class, told) in [
             (
                 raw(r#"{"error":{"message":"prompt is too long: 215000 tokens > 200000 maximum"}}"#),
@@ -560,18 +583,21 @@ mod tests {
                 "prompt is too long",
             ),
             (
-                serde_json::json!({"error": {"message": "Provider returned error", "metadata": {"raw": {"error": {"message": "input is too long"}}}, "code": 400}}),
+                serde_json::json!({"error": {"message": "Provider returned error",
+                    "metadata": {"raw": {"error": {"message": "input is too long"}}}, "code": 400}}),
                 ContextTooLong,
                 "input is too long",
             ),
             (
-                serde_json::json!({"error": {"message": "{\"error\":{\"message\":\"slow down\",\"type\":\"rate_limit_error\"}}", "code": 400}}),
+                serde_json::json!({"error": {
+                    "message": "{\"error\":{\"message\":\"slow down\",\"type\":\"rate_limit_error\"}}", "code": 400}}),
                 RateLimit(None),
                 "slow down",
             ),
             (raw(""), Never, "Provider returned error"),
             (
-                serde_json::json!({"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": null}}}),
+                serde_json::json!({"error": {"message": "Provider returned error", "code": 400,
+                    "metadata": {"raw": null}}}),
                 Never,
                 "Provider returned error",
             ),
@@ -587,10 +613,18 @@ mod tests {
     #[test]
     fn a_call_that_its_server_could_not_read_is_asked_again() {
         for body in [
-            r#"{"error": {"message": "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.", "type": "invalid_request_error", "code": "tool_use_failed", "failed_generation": "x"}}"#,
+            concat!(
+                r#"{"error": {"message": "Failed to call a function. Please adjust your prompt. See "#,
+                r#"'failed_generation' for more details.", "type": "invalid_request_error","#,
+                r#" "code": "tool_use_failed", "failed_generation": "x"}}"#,
+            ),
             r#"{"error": {"message": "Failed to call a function.", "type": "invalid_request_error"}}"#,
-            r#"{"error": {"message": "Tool call validation failed: attempted to call tool 'x' which was not in request.tools", "type": "invalid_request_error"}}"#,
-            r#"{"error": {"message": "Parsing failed.", "type": "invalid_request_error", "code": "output_parse_failed"}}"#,
+            concat!(
+                r#"{"error": {"message": "Tool call validation failed: attempted to call tool 'x' which was not in "#,
+                r#"request.tools", "type": "invalid_request_error"}}"#,
+            ),
+            r#"{"error": {"message": "Parsing failed.", "type": "invalid_request_error",
+                "code": "output_parse_failed"}}"#,
             r#"{"error": {"message": "no", "type": "invalid_request_error", "code": "json_validate_failed"}}"#,
             r#"{"error": "error parsing tool call: raw='{\"a\":', err=unexpected end of JSON input"}"#,
             r#"{"error": {"code": 400, "status": "MALFORMED_FUNCTION_CALL", "message": "no"}}"#,
@@ -681,13 +715,15 @@ mod tests {
             (
                 400,
                 &[],
-                r#"{"type":"error","error":{"type":"invalid_request_error","message":"You have reached your specified API usage limits."}}"#,
+                r#"{"type":"error","error":{"type":"invalid_request_error",
+                    "message":"You have reached your specified API usage limits."}}"#,
                 Quota(None),
             ),
             (
                 403,
                 &[],
-                r#"{"error":{"type":"permission_error","message":"You've reached your usage limit for this billing cycle."}}"#,
+                r#"{"error":{"type":"permission_error",
+                    "message":"You've reached your usage limit for this billing cycle."}}"#,
                 Quota(None),
             ),
             (
@@ -699,13 +735,15 @@ mod tests {
             (
                 400,
                 &[],
-                r#"{"error":{"message":"Budget has been exceeded! Current cost: 5.1, Max budget: 5.0","type":"budget_exceeded"}}"#,
+                r#"{"error":{"message":"Budget has been exceeded! Current cost: 5.1, Max budget: 5.0",
+                    "type":"budget_exceeded"}}"#,
                 Quota(None),
             ),
             (
                 429,
                 &[],
-                r#"{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","resets_in_seconds":18000}}"#,
+                r#"{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached",
+                    "resets_in_seconds":18000}}"#,
                 hours(5),
             ),
             (
@@ -758,7 +796,8 @@ mod tests {
             (401, r#"{"error":{"type":"MonthlyLimitError","message":"Your workspace has reached its limit of $20."}}"#),
             (
                 401,
-                r#"{"error":{"message":"Authentication Error, ExceededTokenBudget: Max Budget for Token: 2e-07","type":"auth_error","code":401}}"#,
+                r#"{"error":{"message":"Authentication Error, ExceededTokenBudget: Max Budget for Token: 2e-07",
+                    "type":"auth_error","code":401}}"#,
             ),
             (403, r#"{"error":{"message":"Key limit exceeded (total limit). Manage it in the settings","code":403}}"#),
             (403, r#"{"code":403,"reason":"NOT_ENOUGH_BALANCE","message":"no","metadata":{}}"#),
@@ -768,7 +807,8 @@ mod tests {
             (403, r#"{"error":{"code":403,"message":"Denied","details":[{"reason":"BILLING_DISABLED"}]}}"#),
             (
                 400,
-                r#"{"type":"error","error":{"type":"invalid_request_error","message":"You're out of extra usage. Add more and keep going."}}"#,
+                r#"{"type":"error","error":{"type":"invalid_request_error",
+                    "message":"You're out of extra usage. Add more and keep going."}}"#,
             ),
             (400, r#"{"error":{"message":"Insufficient account balance"}}"#),
             (400, r#"{"error":{"message":"Your prepaid credit is exhausted"}}"#),
@@ -781,17 +821,22 @@ mod tests {
             (503, r#"{"error":{"message":"Insufficient balance"}}"#),
             (
                 429,
-                r#"{"error":{"message":"Your account org-1 request reached organization TPD rate limit, current: 1505910","type":"rate_limit_reached_error"}}"#,
+                concat!(
+                    r#"{"error":{"message":"Your account org-1 request reached organization TPD rate limit, current: "#,
+                    r#"1505910","type":"rate_limit_reached_error"}}"#,
+                ),
             ),
             (
                 429,
-                r#"{"error":{"message":"Sorry, you've exceeded your weekly rate limit.","code":"user_weekly_rate_limited:pro"}}"#,
+                r#"{"error":{"message":"Sorry, you've exceeded your weekly rate limit.",
+                    "code":"user_weekly_rate_limited:pro"}}"#,
             ),
             (429, r#"{"error":{"code":"1309","message":"Your package is over."}}"#),
             (429, r#"{"message":"You are using a Trial key, which is limited to 1000 API calls / month."}"#),
             (
                 429,
-                r#"{"errors":[{"message":"AiError: you have used up your daily free allocation of 10,000 neurons","code":4006}],"success":false}"#,
+                r#"{"errors":[{"message":"AiError: you have used up your daily free allocation of 10,000 neurons",
+                    "code":4006}],"success":false}"#,
             ),
             (429, r#"{"error":{"message":"week allocated quota exceeded.","code":"Throttling.AllocationQuota"}}"#),
             (429, r#"{"error":{"message":"您的套餐额度已用尽"}}"#),
@@ -819,18 +864,24 @@ mod tests {
             ),
             (
                 429,
-                r#"{"error":{"message":"You exceeded your current quota: see https://x/error-code#token-limit","code":"insufficient_quota"}}"#,
+                r#"{"error":{"message":"You exceeded your current quota: see https://x/error-code#token-limit",
+                    "code":"insufficient_quota"}}"#,
                 RateLimit(None),
             ),
             (429, r#"{"error":{"message":"you hit your limit of concurrent requests"}}"#, RateLimit(None)),
             (
                 400,
-                r#"{"object":"error","message":"[{'type': 'string_type', 'loc': ('body', 'stop'), 'msg': 'Input should be a valid string', 'input': [{'content': 'why the quota exceeded error came'}]}]","type":"BadRequestError","code":400}"#,
+                concat!(
+                    r#"{"object":"error","message":"[{'type': 'string_type', 'loc': ('body', 'stop'), 'msg': 'Input "#,
+                    r#"should be a valid string', 'input': [{'content': 'why the quota exceeded error came'}]}]","#,
+                    r#""type":"BadRequestError","code":400}"#,
+                ),
                 Never,
             ),
             (
                 422,
-                r#"{"detail":[{"type":"x","loc":["body"],"msg":"field required","input":{"a":"insufficient credit"}}]}"#,
+                r#"{"detail":[{"type":"x","loc":["body"],"msg":"field required",
+                    "input":{"a":"insufficient credit"}}]}"#,
                 Never,
             ),
             (400, r#"{"error":{"message":"the thinking budget is exceeded: budget_tokens"}}"#, Never),
@@ -839,7 +890,8 @@ mod tests {
             (403, r#"{"message":"You have exceeded a secondary rate limit."}"#, RateLimit(None)),
             (
                 403,
-                r#"{"error":{"code":403,"message":"no","errors":[{"reason":"rateLimitExceeded"}],"status":"PERMISSION_DENIED"}}"#,
+                r#"{"error":{"code":403,"message":"no","errors":[{"reason":"rateLimitExceeded"}],
+                    "status":"PERMISSION_DENIED"}}"#,
                 RateLimit(None),
             ),
             (424, r#"{"message":"The model produced an unexpected error","originalStatusCode":500}"#, Retry),
@@ -852,7 +904,10 @@ mod tests {
             (403, r#"{"error":{"message":"You have no access to this model"}}"#, Credentials),
             (
                 422,
-                r#"{"error":{"message":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193."}}"#,
+                concat!(
+                    r#"{"error":{"message":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= "#,
+                    r#"8193."}}"#,
+                ),
                 ContextTooLong,
             ),
             (
@@ -862,12 +917,14 @@ mod tests {
             ),
             (
                 400,
-                r#"{"error":{"code":"InvalidParameter","message":"Total tokens of image and text exceed max message tokens."}}"#,
+                r#"{"error":{"code":"InvalidParameter",
+                    "message":"Total tokens of image and text exceed max message tokens."}}"#,
                 ContextTooLong,
             ),
             (
                 400,
-                r#"[{"error":{"message":"the input token count is 40000 but model only supports up to 32768.","status":"INVALID_ARGUMENT"}}]"#,
+                r#"[{"error":{"message":"the input token count is 40000 but model only supports up to 32768.",
+                    "status":"INVALID_ARGUMENT"}}]"#,
                 ContextTooLong,
             ),
             (
@@ -934,9 +991,11 @@ mod tests {
     #[test]
     fn a_limit_within_a_stream_has_its_time_too() {
         for body in [
-            r#"{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","resets_at":1796054400}}"#,
+            r#"{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached",
+                "resets_at":1796054400}}"#,
             r#"{"error":{"code":"quota_exceeded","message":"used up","reset_at":"2026-11-30T16:00:00+00:00"}}"#,
-            r#"{"type":"response.failed","response":{"error":{"code":"usage_limit_reached","message":"x","resets_at":1796054400}}}"#,
+            r#"{"type":"response.failed","response":{"error":{"code":"usage_limit_reached","message":"x",
+                "resets_at":1796054400}}}"#,
         ] {
             let now = Timestamp::from_micros(1_796_036_520_000_000);
             assert_eq!(dated(in_answer(body), now).class, ErrorClass::Quota(Some(Span::from_secs(17_880))), "{body}");

@@ -183,8 +183,17 @@ const USED_UP: &[&str] = &["不足", "用尽", "用完", "耗尽", "已达", "�
 /// What an account has, and that there is none of it, within some words of each other and in either order: servers put
 /// it in many ways.
 static USED_UP_ACCOUNT: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    const HAD: &str = r"(?:credits?|balance|funds|quota|allowance|spend(?:ing)?|invoices?|subscription|free trial|trial period|(?:prepaid|monthly|daily|weekly) \w+|(?:team|user|project|key|max|monthly|daily) budget|(?:tokens|requests|calls|messages|prompts) (?:for|of|in|per|this) (?:this |the )?(?:month|today|day|week|billing period)|key limit)";
-    const GONE: &str = r"(?:insufficient|not enough|n't have enough|not have enough|no remaining|no more|exhausted|used up|used all|run out|ran out|out of|exceeded|maximum number|depleted|consumed|too low|expired|suspended|unpaid|overdue|past due|past invoices)";
+    const HAD: &str = concat!(
+        r"(?:credits?|balance|funds|quota|allowance|spend(?:ing)?|invoices?|subscription|free trial|trial period|",
+        r"(?:prepaid|monthly|daily|weekly) \w+|(?:team|user|project|key|max|monthly|daily) budget|",
+        r"(?:tokens|requests|calls|messages|prompts) (?:for|of|in|per|this) (?:this |the )?",
+        r"(?:month|today|day|week|billing period)|key limit)",
+    );
+    const GONE: &str = concat!(
+        r"(?:insufficient|not enough|n't have enough|not have enough|no remaining|no more|exhausted|used up|used all|",
+        r"run out|ran out|out of|exceeded|maximum number|depleted|consumed|too low|expired|suspended|unpaid|overdue|",
+        r"past due|past invoices)",
+    );
     Regex::new(&format!(r"\b{HAD}\b.{{0,48}}?\b{GONE}\b|\b{GONE}\b.{{0,48}}?\b{HAD}\b")).ok()
 });
 /// Where this is what is spoken of, it is about the request.

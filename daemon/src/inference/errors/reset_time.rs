@@ -96,14 +96,20 @@ const NUMBER: &str = r"\d+(?:\.\d+)?";
 const UNIT: &str =
     r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w|fortnights?)";
 /// What the sentence is about.
-const ABOUT: &str = r"(?:try|retry|retrying|again|reset|resets|resetting|renews?|refills?|refresh(?:es|ed)?|available|restored|lifted|unblocked|replenish(?:es|ed)?|wait|back|resumes?|reopens?|regain|expires?|until|cool\s?down)";
+const ABOUT: &str = concat!(
+    r"(?:try|retry|retrying|again|reset|resets|resetting|renews?|refills?|refresh(?:es|ed)?|available|restored|lifted|",
+    r"unblocked|replenish(?:es|ed)?|wait|back|resumes?|reopens?|regain|expires?|until|cool\s?down)",
+);
 const MONTH: &str = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?";
 const WEEKDAY: &str = r"(mon|tue|wed|thu|fri|sat|sun)[a-z]*";
 /// 06:34, 6:34:10 pm, 3am, midnight, noon.
 const CLOCK: &str =
     r"(?:(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?\s*([ap]\.?m\b\.?)?|(\d{1,2})\s*([ap]\.?m\b\.?)|(midnight|noon))";
 /// UTC, (Europe/London), +08:00, pst.
-const ZONE: &str = r"\s*\(?(z\b|(?:utc|gmt)\s?[+-]\d{1,2}(?::?\d{2})?\b|utc\b|gmt\b|[+-]\d{2}:?\d{2}\b|[a-z]+(?:/[a-z_+-]+){1,2}|[a-z]{2,4}t\b|pacific|eastern)?";
+const ZONE: &str = concat!(
+    r"\s*\(?(z\b|(?:utc|gmt)\s?[+-]\d{1,2}(?::?\d{2})?\b|utc\b|gmt\b|[+-]\d{2}:?\d{2}\b|",
+    r"[a-z]+(?:/[a-z_+-]+){1,2}|[a-z]{2,4}t\b|pacific|eastern)?",
+);
 
 fn compiled(pattern: &str) -> Option<Regex> {
     Regex::new(pattern).ok()
@@ -112,7 +118,10 @@ fn compiled(pattern: &str) -> Option<Regex> {
 static RELATIVE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let some = format!(r"{NUMBER}\s*{UNIT}\b(?:(?:\s|,|and)*{NUMBER}\s*{UNIT}\b)*");
     let some = format!(r"{some}|(?:{NUMBER}(?:ms|[smhdw]))+");
-    let near = r"(?:in|after|for|within|wait|another)\s+(?:about|around|approximately|approx\.?|roughly|at least|another|the next|~)?\s*";
+    let near = concat!(
+        r"(?:in|after|for|within|wait|another)\s+(?:about|around|approximately|approx\.?|roughly|at least|another|",
+        r"the next|~)?\s*",
+    );
     compiled(&format!(r"\b{ABOUT}\b(?:[^!?;.]|\.\S){{0,80}}?(?:\b{near}|:\s*|\s)({some})(?:\W|$)"))
 });
 /// "resets in 5:12:33", and "in 5:12", which is hours and minutes.
@@ -122,14 +131,14 @@ static PART: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(&format!(r"({NU
 static RETRY_AFTER: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(r#"retry[-_ ]after"?\s*[:=]?\s*(\d+(?:\.\d+)?)(?:\s*$|[^\w:/.-]|\.\s|\.$)"#));
 static STAMP: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    compiled(&format!(
-        r"\b(\d{{4}})[-/](\d{{2}})[-/](\d{{2}})(?:(?:t|\s+at\s+|,?\s+)(\d{{1,2}}):(\d{{2}})(?::(\d{{2}})(?:\.\d+)?)?)?{ZONE}"
-    ))
+    let day = r"(\d{4})[-/](\d{2})[-/](\d{2})";
+    let time = r"(?:t|\s+at\s+|,?\s+)(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?";
+    compiled(&format!(r"\b{day}(?:{time})?{ZONE}"))
 });
 static BY_MONTH: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    compiled(&format!(
-        r"\b(?:{MONTH}\s+(\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?{MONTH})(?:st|nd|rd|th)?(?:,?\s+(\d{{4}}))?(?:,?\s*(?:at\s+)?{CLOCK}{ZONE})?"
-    ))
+    let nth = "(?:st|nd|rd|th)?";
+    let day = format!(r"(?:{MONTH}\s+(\d{{1,2}})|(\d{{1,2}}){nth}\s+(?:of\s+)?{MONTH}){nth}");
+    compiled(&format!(r"\b{day}(?:,?\s+(\d{{4}}))?(?:,?\s*(?:at\s+)?{CLOCK}{ZONE})?"))
 });
 static BY_WEEKDAY: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b[^.!?;]{{0,40}}?\b{WEEKDAY},?\s+(?:at\s+)?{CLOCK}{ZONE}")));

@@ -193,7 +193,8 @@ impl Client {
         let thinking = endpoint.thinking.and_then(|thinking| fitting(thinking, less));
         if thinking.is_none() && endpoint.thinking.is_some() {
             let most = question.max_output_tokens;
-            tracing::warn!(provider = %self.name, most, "an answer has too few tokens to think beside it: nothing is thought");
+            let provider = &self.name;
+            tracing::warn!(%provider, most, "an answer has too few tokens to think beside it: nothing is thought");
         }
         Ok(Settings {
             model: model.into(),
@@ -213,7 +214,8 @@ impl Client {
         let again = request.try_clone().filter(|_| self.has_answered.load(Ordering::Acquire));
         match (self.http.execute(request).await, again) {
             (Err(error), Some(again)) if error.is_request() && !error.is_connect() && !error.is_timeout() => {
-                tracing::debug!(provider = %self.name, "a connection that was kept is dead: asked again over another one");
+                let provider = &self.name;
+                tracing::debug!(%provider, "a connection that was kept is dead: asked again over another one");
                 self.has_answered.store(false, Ordering::Release);
                 self.http.execute(again).await
             }

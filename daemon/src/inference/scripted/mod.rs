@@ -391,7 +391,8 @@ mod tests {
     fn captures_of_earlier_turns_and_of_what_was_made_of_them_are_bounded_alike() {
         let output = format!("Exit code: 0\n{}", "b".repeat(30_000));
         let text = format!(
-            "[[turn]]\n[[turn]]\ncapture = {{ a = '(b+)' }}\n[[turn]]\ncapture = {{ c = '(b+)' }}\n[[turn]]\ntext = '{}'",
+            "[[turn]]\n[[turn]]\ncapture = {{ a = '(b+)' }}\n[[turn]]\ncapture = {{ c = '(b+)' }}\n\
+             [[turn]]\ntext = '{}'",
             "${a}${c}".repeat(80)
         );
         let steps: &[&[&str]] = &[&[&output], &[&output], &["x"]];

@@ -14,14 +14,12 @@ fn said(read: &Read) -> &str {
 }
 
 fn call(index: u64, args: &[&str]) -> Vec<String> {
-    let start = format!(
-        r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"tool_use","id":"t","name":"shell","input":{{}}}}}}"#
-    );
+    let block = r#"{"type":"tool_use","id":"t","name":"shell","input":{}}"#;
+    let start = format!(r#"{{"type":"content_block_start","index":{index},"content_block":{block}}}"#);
     let delta = |args: &&str| {
         let args = serde_json::to_string(args).unwrap();
-        format!(
-            r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"input_json_delta","partial_json":{args}}}}}"#
-        )
+        let delta = format!(r#"{{"type":"input_json_delta","partial_json":{args}}}"#);
+        format!(r#"{{"type":"content_block_delta","index":{index},"delta":{delta}}}"#)
     };
     std::iter::once(start).chain(args.iter().map(delta)).collect()
 }
@@ -49,7 +47,10 @@ fn pings_and_unknown_events_and_blocks_say_nothing() {
         "",
         ": keepalive",
         r#"{"type":"novelty","x":{}}"#,
-        r#"{"type":"content_block_start","index":9,"content_block":{"type":"server_tool_use","id":"s","name":"web_search","input":{}}}"#,
+        concat!(
+            r#"{"type":"content_block_start","index":9,"content_block":{"type":"server_tool_use","id":"s","#,
+            r#""name":"web_search","input":{}}}"#,
+        ),
         BEGIN,
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{}}}"#,
         TEXT,
@@ -89,9 +90,8 @@ fn a_call_may_begin_without_input_or_with_all_of_it() {
         (r#","input":null"#, "{}"),
         (r#","input":{"command": "ls"}"#, r#"{"command": "ls"}"#),
     ] {
-        let start = format!(
-            r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"tool_use","id":"t","name":"shell"{input}}}}}"#
-        );
+        let block = format!(r#"{{"type":"tool_use","id":"t","name":"shell"{input}}}"#);
+        let start = format!(r#"{{"type":"content_block_start","index":0,"content_block":{block}}}"#);
         let end = r#"{"type":"content_block_stop","index":0}"#;
         let read = read(ANTHROPIC, &[start, end.to_owned(), STOP.to_owned()]);
         assert_eq!(read.calls(), [("shell".to_owned(), args.to_owned(), None)]);
@@ -136,14 +136,20 @@ fn a_refusal_is_an_error_and_nothing_of_it_is_run() {
 
 #[test]
 fn halves_of_pairs_never_fail_the_stream() {
-    let raw = r#"{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{\"a\":\"\ud800\"}"}}"#;
+    let raw = concat!(
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","#,
+        r#""partial_json":"{\"a\":\"\ud800\"}"}}"#,
+    );
     let events = [call(0, &[]), vec![raw.to_owned(), STOP.to_owned()]].concat();
     assert!(read(ANTHROPIC, &events).calls()[0].2.as_ref().unwrap().contains("half of a UTF-16 surrogate pair"));
 }
 
 #[test]
 fn a_server_that_does_not_stream_is_understood() {
-    let body = r#"{"type":"message","role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"text","text":"so"},{"type":"tool_use","id":"t","name":"shell","input":{"command":"ls"}}],"stop_reason":"tool_use","usage":{"input_tokens":7,"output_tokens":3,"cache_read_input_tokens":10}}"#;
+    let body = r#"{"type":"message","role":"assistant",
+        "content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"text","text":"so"},
+        {"type":"tool_use","id":"t","name":"shell","input":{"command":"ls"}}],"stop_reason":"tool_use",
+        "usage":{"input_tokens":7,"output_tokens":3,"cache_read_input_tokens":10}}"#;
     let completion = ANTHROPIC.plain(body, Quirks::default()).unwrap();
     assert_eq!((completion.text.as_str(), completion.calls[0].args.as_str()), ("so", r#"{"command":"ls"}"#));
     assert_eq!((completion.usage.input_tokens, completion.usage.cache_read_input_tokens), (17, 10));

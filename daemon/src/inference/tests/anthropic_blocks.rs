@@ -187,7 +187,8 @@ fn calls_of_the_servers_own_go_back_with_their_results_and_never_without() {
     let theirs = |kind: &str, id: &str| json!({"type": kind, "id": id, "name": "web_search", "input": {}});
     let result =
         |kind: &str, of: &str| json!({"type": kind, "tool_use_id": of, "content": [{"encrypted_content": "ENC=="}]});
-    let args = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{\"q\":\"x\"}"}});
+    let args = json!({"type": "content_block_delta", "index": 0,
+        "delta": {"type": "input_json_delta", "partial_json": "{\"q\":\"x\"}"}});
     let ours = json!({"type": "tool_use", "id": "toolu_9", "name": "zz", "input": {"a": 1}});
     let search = "web_search_tool_result";
     for (blocks, goes_back) in [

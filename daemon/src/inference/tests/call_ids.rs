@@ -176,7 +176,8 @@ fn the_id_of_a_call_is_read_in_each_dialect_however_the_stream_is_cut() {
 /// P2: journals from before ids were kept.
 #[test]
 fn a_call_of_an_older_journal_has_no_given_id_and_goes_under_ours() {
-    let old = json!({"role": "assistant", "text": "", "calls": [{"call": CallId::from_u64(1), "tool": "shell", "args": "{}"}]});
+    let old = json!({"role": "assistant", "text": "", "calls": [{"call": CallId::from_u64(1), "tool": "shell",
+        "args": "{}"}]});
     let said: Entry = serde_json::from_value(old).unwrap();
     let Entry::Assistant { calls, .. } = &said else { panic!("{said:?}") };
     assert_eq!(calls[0].given, None);

@@ -152,7 +152,8 @@ fn a_turn_that_ends_to_call_a_tool_and_calls_none_is_doubted() {
         let called = read_in_chunks(OpenAi, &stream(&calls)).end.unwrap();
         assert_eq!((called.calls.len(), called.doubt), (1, None), "{reason}");
         let of_messages = [
-            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Let me look."}}),
+            json!({"type": "content_block_start", "index": 0,
+                "content_block": {"type": "text", "text": "Let me look."}}),
             json!({"type": "content_block_stop", "index": 0}),
             json!({"type": "message_delta", "delta": {"stop_reason": reason}}),
             json!({"type": "message_stop"}),

@@ -55,9 +55,15 @@ const ANTHROPIC: &[&str] = &[
 ];
 
 const RESPONSES: &[&str] = &[
-    r#"{"type":"response.output_item.added","output_index":§,"item":{"type":"function_call","id":§,"call_id":§,"name":"n"}}"#,
+    concat!(
+        r#"{"type":"response.output_item.added","output_index":§,"item":{"type":"function_call","id":§,"call_id":§,"#,
+        r#""name":"n"}}"#,
+    ),
     r#"{"type":"response.output_item.done","output_index":0,"item":{"type":§,"id":§,"content":§,"arguments":§}}"#,
-    r#"{"type":"response.output_text.delta","sequence_number":§,"item_id":"m","output_index":0,"delta":§,"logprobs":[]}"#,
+    concat!(
+        r#"{"type":"response.output_text.delta","sequence_number":§,"item_id":"m","output_index":0,"delta":§,"#,
+        r#""logprobs":[]}"#,
+    ),
     r#"{"type":"response.output_text.delta","item_id":§,"delta":§,"obfuscation":§}"#,
     r#"{"type":"response.function_call_arguments.delta","item_id":"f","output_index":§,"delta":§,"item":null}"#,
     r#"{"type":"response.reasoning_text.delta","item_id":"r","sequence_number":§,"delta":§}"#,

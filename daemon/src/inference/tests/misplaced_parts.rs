@@ -21,7 +21,10 @@ fn delta(delta: &Value) -> Value {
 /// A server that gives every piece of a call a new id still makes one call (entry P9).
 #[test]
 fn an_id_for_every_piece_makes_no_calls_of_the_pieces() {
-    let call = |index: Value, id: &str, args: &str| json!({"index": index, "id": id, "function": {"name": "zz", "arguments": args}});
+    let call = |index: Value, id: &str, args: &str| {
+        let function = json!({"name": "zz", "arguments": args});
+        json!({"index": index, "id": id, "function": function})
+    };
     let zero = |id: &str, args: &str| call(json!(0), id, args);
     for (pieces, expected) in [
         (vec![zero("a", "{\"a\""), zero("b", ":1"), zero("c", "}")], vec![r#"{"a":1}"#]),

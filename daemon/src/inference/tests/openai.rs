@@ -21,9 +21,8 @@ fn ends(events: &[&str], ended: Ended) -> Read {
 /// A chunk with a call of these arguments.
 fn call(args: &str) -> String {
     let args = serde_json::to_string(args).unwrap();
-    format!(
-        r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"id":"1","function":{{"name":"shell","arguments":{args}}}}}]}}}}]}}"#
-    )
+    let call = format!(r#"{{"index":0,"id":"1","function":{{"name":"shell","arguments":{args}}}}}"#);
+    format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{call}]}}}}]}}"#)
 }
 
 #[test]
@@ -115,9 +114,10 @@ fn usage_is_understood_as_each_family_counts_it() {
         let chunk = format!(r#"{{"choices":[],"usage":{json}}}"#);
         read(OPENAI, &[HELLO, STOP, &chunk]).end.unwrap().usage
     };
-    let openai = usage(
-        r#"{"prompt_tokens":100,"completion_tokens":50,"total_tokens":150,"prompt_tokens_details":{"cached_tokens":64},"completion_tokens_details":{"reasoning_tokens":20}}"#,
-    );
+    let openai = usage(concat!(
+        r#"{"prompt_tokens":100,"completion_tokens":50,"total_tokens":150,"#,
+        r#""prompt_tokens_details":{"cached_tokens":64},"completion_tokens_details":{"reasoning_tokens":20}}"#,
+    ));
     let all = Usage {
         input_tokens: 100,
         output_tokens: 50,
@@ -130,9 +130,10 @@ fn usage_is_understood_as_each_family_counts_it() {
         r#"{"prompt_tokens":100,"completion_tokens":50,"prompt_cache_hit_tokens":64,"prompt_cache_miss_tokens":36}"#,
     );
     assert_eq!(deepseek.cache_read_input_tokens, 64);
-    let xai = usage(
-        r#"{"prompt_tokens":100,"completion_tokens":30,"total_tokens":150,"completion_tokens_details":{"reasoning_tokens":20}}"#,
-    );
+    let xai = usage(concat!(
+        r#"{"prompt_tokens":100,"completion_tokens":30,"total_tokens":150,"#,
+        r#""completion_tokens_details":{"reasoning_tokens":20}}"#,
+    ));
     assert_eq!((xai.output_tokens, xai.reasoning_output_tokens), (50, 20));
     let nulls = usage(r#"{"prompt_tokens":null,"completion_tokens":5,"prompt_tokens_details":null}"#);
     assert_eq!(nulls, Usage { output_tokens: 5, ..Usage::default() });
@@ -197,7 +198,10 @@ fn halves_of_pairs_never_fail_the_stream() {
     let text = [r#"{"choices":[{"delta":{"content":"a\ud83d"}}]}"#, r#"{"choices":[{"delta":{"content":"\ude00"}}]}"#];
     assert_eq!(said(&read(OPENAI, &[text[0], text[1], STOP])), "a\u{1F600}");
     assert_eq!(said(&read(OPENAI, &[text[0], HELLO, STOP])), "a\u{FFFD}hello");
-    let raw = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"shell","arguments":"{\"command\":\"\ud800\"}"}}]}}]}"#;
+    let raw = concat!(
+        r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"shell","#,
+        r#""arguments":"{\"command\":\"\ud800\"}"}}]}}]}"#,
+    );
     for chunk in [raw.to_owned(), call(r#"{"command":"\ud800"}"#)] {
         let (_, _, unusable) = read(OPENAI, &[chunk, STOP.to_owned()]).calls().remove(0);
         assert!(unusable.unwrap().contains("half of a UTF-16 surrogate pair"));
@@ -235,7 +239,10 @@ fn ten_thousand_tiny_deltas_are_their_text() {
 
 #[test]
 fn a_server_that_does_not_stream_is_understood() {
-    let body = r#"{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hm","tool_calls":[{"id":"1","type":"function","function":{"name":"shell","arguments":"{\"command\":\"ls\"}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}"#;
+    let body = r#"{"id":"x","object":"chat.completion",
+        "choices":[{"index":0,"message":{"role":"assistant","content":"hm",
+        "tool_calls":[{"id":"1","type":"function","function":{"name":"shell","arguments":"{\"command\":\"ls\"}"}}]},
+        "finish_reason":"tool_calls"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}"#;
     let completion = OPENAI.plain(body, Quirks::default()).unwrap();
     assert_eq!((completion.text.as_str(), completion.calls.len(), completion.usage.input_tokens), ("hm", 1, 7));
     for (body, class) in [

@@ -43,7 +43,10 @@ fn argument_deltas_are_interleaved() {
 fn headers_come_first_and_arguments_by_index() {
     check(
         &[
-            r#"[{"index":0,"id":"1","function":{"name":"a","arguments":""}},{"index":1,"id":"2","function":{"name":"b","arguments":""}}]"#,
+            concat!(
+                r#"[{"index":0,"id":"1","function":{"name":"a","arguments":""}},"#,
+                r#"{"index":1,"id":"2","function":{"name":"b","arguments":""}}]"#,
+            ),
             r#"[{"index":1,"function":{"arguments":"{\"y\":2}"}},{"index":0,"function":{"arguments":"{\"x\":"}}]"#,
             r#"[{"index":0,"function":{"arguments":"1}"}}]"#,
         ],
@@ -76,9 +79,10 @@ fn the_index_is_missing() {
         check(&chunks.each_ref().map(String::as_str), BOTH);
     }
     check(
-        &[
-            r#"[{"id":"1","function":{"name":"a","arguments":"{\"x\":1}"}},{"id":"2","function":{"name":"b","arguments":"{\"y\":2}"}}]"#,
-        ],
+        &[concat!(
+            r#"[{"id":"1","function":{"name":"a","arguments":"{\"x\":1}"}},"#,
+            r#"{"id":"2","function":{"name":"b","arguments":"{\"y\":2}"}}]"#,
+        )],
         BOTH,
     );
 }
@@ -152,15 +156,17 @@ fn there_is_no_id_at_all() {
 #[test]
 fn one_id_serves_all_calls() {
     check(
-        &[
-            r#"[{"id":"c","function":{"name":"a","arguments":"{\"x\":1}"}},{"id":"c","function":{"name":"b","arguments":"{\"y\":2}"}}]"#,
-        ],
+        &[concat!(
+            r#"[{"id":"c","function":{"name":"a","arguments":"{\"x\":1}"}},"#,
+            r#"{"id":"c","function":{"name":"b","arguments":"{\"y\":2}"}}]"#,
+        )],
         BOTH,
     );
     check(
-        &[
-            r#"[{"index":0,"id":"c","function":{"name":"a","arguments":"{\"x\":1}"}},{"index":1,"id":"c","function":{"name":"b","arguments":"{\"y\":2}"}}]"#,
-        ],
+        &[concat!(
+            r#"[{"index":0,"id":"c","function":{"name":"a","arguments":"{\"x\":1}"}},"#,
+            r#"{"index":1,"id":"c","function":{"name":"b","arguments":"{\"y\":2}"}}]"#,
+        )],
         BOTH,
     );
 }

@@ -171,7 +171,10 @@ fn a_text_that_is_announced_is_not_said_twice() {
         assert_eq!(read_in_chunks(Anthropic, &stream(&of_thinking)).reasoning, expected, "{of_thinking:?}");
         let message =
             |text: &str| json!({"type": "message", "id": "m", "content": [{"type": "output_text", "text": text}]});
-        let piece = |piece: &&str| json!({"type": "response.output_text.delta", "item_id": "m", "output_index": 0, "delta": piece});
+        let piece = |piece: &&str| {
+            json!({"type": "response.output_text.delta", "item_id": "m", "output_index": 0,
+                "delta": piece})
+        };
         let events: Vec<Value> = std::iter::once(added(json!(0), message(announced)))
             .chain(pieces.iter().map(piece))
             .chain([completed(json!([]))])
@@ -253,7 +256,8 @@ fn a_message_at_the_end_takes_the_place_of_what_came_in_pieces() {
     ] {
         let piece =
             |delta: &Value| json!({"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]});
-        let end = json!({"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+        let end = json!({"object": "chat.completion", "choices": [{"index": 0, "message": message,
+            "finish_reason": "stop"}]});
         let events: Vec<Value> = pieces.iter().map(piece).chain([end]).collect();
         let read = read_in_chunks(OpenAi, &stream(&events));
         assert_eq!((read.text.as_str(), read.reasoning.as_str()), (text, reasoning), "{events:?}");
@@ -268,7 +272,8 @@ fn blocks_of_a_message_that_begin_once_more_are_the_same() {
     let call = |input: Value| json!({"type": "tool_use", "id": "t", "name": "zz", "input": input});
     let text = |text: &str| json!({"type": "text", "text": text});
     let begin = |block: Value| json!({"type": "content_block_start", "index": 0, "content_block": block});
-    let args = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{\"a\":1}"}});
+    let args = json!({"type": "content_block_delta", "index": 0,
+        "delta": {"type": "input_json_delta", "partial_json": "{\"a\":1}"}});
     let hi = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}});
     for (content, events, said, calls) in [
         (json!([call(json!({"a": 1}))]), vec![begin(call(json!({"a": 1})))], "", vec![r#"{"a":1}"#]),

@@ -13,9 +13,8 @@ fn said(read: &Read) -> &str {
 }
 
 fn begun(id: &str, tool: &str) -> String {
-    format!(
-        r#"{{"type":"response.output_item.added","item":{{"id":"{id}","type":"function_call","call_id":"c{id}","name":"{tool}","arguments":""}}}}"#
-    )
+    let item = format!(r#"{{"id":"{id}","type":"function_call","call_id":"c{id}","name":"{tool}","arguments":""}}"#);
+    format!(r#"{{"type":"response.output_item.added","item":{item}}}"#)
 }
 
 fn args(id: &str, args: &str) -> String {
@@ -24,9 +23,8 @@ fn args(id: &str, args: &str) -> String {
 }
 
 fn listed(status: &str, details: &str, output: &str) -> String {
-    format!(
-        r#"{{"type":"response.{status}","response":{{"status":"{status}","incomplete_details":{details},"output":[{output}]}}}}"#
-    )
+    let response = format!(r#"{{"status":"{status}","incomplete_details":{details},"output":[{output}]}}"#);
+    format!(r#"{{"type":"response.{status}","response":{response}}}"#)
 }
 
 #[test]
@@ -64,7 +62,10 @@ fn an_error_after_some_text_ends_the_answer() {
         ),
         (
             "",
-            r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"invalid_prompt","message":"oops"}}}"#,
+            concat!(
+                r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"invalid_prompt","#,
+                r#""message":"oops"}}}"#,
+            ),
             ErrorClass::Never,
         ),
         (
@@ -95,7 +96,10 @@ fn interleaved_calls_are_told_apart_by_their_ids() {
 
 #[test]
 fn an_item_that_ends_under_another_id_is_not_a_second_one() {
-    let done = r#"{"type":"response.output_item.done","item":{"id":"other","type":"function_call","call_id":"c1","name":"a","arguments":"{\"x\":1}"}}"#;
+    let done = concat!(
+        r#"{"type":"response.output_item.done","item":{"id":"other","type":"function_call","call_id":"c1","name":"a","#,
+        r#""arguments":"{\"x\":1}"}}"#,
+    );
     let events = [begun("1", "a"), args("1", r#"{"x":1}"#), done.to_owned(), COMPLETED.to_owned()];
     assert_eq!(read(RESPONSES, &events).calls().len(), 1);
 }
@@ -145,9 +149,8 @@ fn refusals_and_filters_are_errors_and_nothing_of_them_is_run() {
 #[test]
 fn only_reasoning_that_the_provider_would_know_again_is_carried() {
     let item = |inside: &str| {
-        format!(
-            r#"{{"type":"response.output_item.done","output_index":9,"item":{{"type":"reasoning","id":"r","summary":[]{inside}}}}}"#
-        )
+        let item = format!(r#"{{"type":"reasoning","id":"r","summary":[]{inside}}}"#);
+        format!(r#"{{"type":"response.output_item.done","output_index":9,"item":{item}}}"#)
     };
     for (inside, carried) in [
         ("", false),
@@ -162,7 +165,10 @@ fn only_reasoning_that_the_provider_would_know_again_is_carried() {
 
 #[test]
 fn a_server_that_does_not_stream_is_understood() {
-    let body = r#"{"object":"response","status":"completed","error":null,"output":[{"id":"m","type":"message","content":[{"type":"output_text","text":"so"}]},{"id":"1","type":"function_call","call_id":"c","name":"shell","arguments":"{\"command\":\"ls\"}"}],"usage":{"input_tokens":7,"output_tokens":3,"input_tokens_details":{"cached_tokens":4}}}"#;
+    let body = r#"{"object":"response","status":"completed","error":null,
+        "output":[{"id":"m","type":"message","content":[{"type":"output_text","text":"so"}]},
+        {"id":"1","type":"function_call","call_id":"c","name":"shell","arguments":"{\"command\":\"ls\"}"}],
+        "usage":{"input_tokens":7,"output_tokens":3,"input_tokens_details":{"cached_tokens":4}}}"#;
     let completion = RESPONSES.plain(body, Quirks::default()).unwrap();
     assert_eq!((completion.text.as_str(), completion.calls.len()), ("so", 1));
     assert_eq!((completion.usage.input_tokens, completion.usage.cache_read_input_tokens), (7, 4));

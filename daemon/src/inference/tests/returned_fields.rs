@@ -41,7 +41,10 @@ fn delta(delta: &Value) -> Value {
 #[test]
 fn what_a_call_carries_goes_back_with_that_call() {
     // As Gemini sends calls: whole, without an index, the first with a signature.
-    let call = |name: &str| json!({"id": format!("id-{name}"), "type": "function", "function": {"name": name, "arguments": "{}"}});
+    let call = |name: &str| {
+        let function = json!({"name": name, "arguments": "{}"});
+        json!({"id": format!("id-{name}"), "type": "function", "function": function})
+    };
     let mut first = call("one");
     first["extra_content"] = json!({"google": {"thought_signature": "c2lnbmVk"}});
     let mut third = call("three");
@@ -76,7 +79,8 @@ fn reasoning_in_parts_goes_back_put_together() {
         delta(&call),
     ]);
     let sent = sent_back(&completion, Quirks::default());
-    let whole = json!([{"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, "text": "Let me look.", "signature": "sig"}]);
+    let whole = json!([{"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, "text": "Let me look.",
+        "signature": "sig"}]);
     assert_eq!((&sent["reasoning_details"], &sent["reasoning_content"]), (&whole, &Value::Null));
     let quirks = Quirks { return_reasoning: true, ..Quirks::default() };
     assert_eq!(sent_back(&completion, quirks)["reasoning_details"], whole);
@@ -86,7 +90,8 @@ fn reasoning_in_parts_goes_back_put_together() {
 fn without_calls_and_where_nothing_was_sent_nothing_goes_back() {
     let details = json!({"content": "hi", "reasoning_details": [{"type": "reasoning.text", "text": "x"}]});
     assert_eq!(answered(&[delta(&details)]).carried, None);
-    let call = json!({"tool_calls": [{"index": 0, "id": "a", "extra_content": null, "function": {"name": "shell", "arguments": "{}"}}]});
+    let call = json!({"tool_calls": [{"index": 0, "id": "a", "extra_content": null,
+        "function": {"name": "shell", "arguments": "{}"}}]});
     let completion = answered(&[delta(&call)]);
     assert_eq!(completion.carried, None);
     let sent = sent_back(&completion, Quirks::default());

@@ -108,7 +108,8 @@ fn side_fields_of_odd_types_cost_no_answer() {
         json!({"choices": [{"index": 0.0, "delta": null}]}),
         json!({"choices": [{"index": "0", "delta": [], "finish_reason": false}]}),
         json!({"choices": [{"index": {}, "delta": {"content": null, "tool_calls": null, "refusal": false}}]}),
-        json!({"choices": [{"delta": {"content": false, "reasoning": 7, "tool_calls": [null, "x"], "function_call": []}}]}),
+        json!({"choices": [{"delta": {"content": false, "reasoning": 7, "tool_calls": [null, "x"],
+            "function_call": []}}]}),
         json!({"id": 7, "object": 7, "choices": [{"delta": {"role": 7}, "logprobs": "x"}], "x_groq": "x"}),
         json!({"choices": [{"delta": {"tool_calls": {}}}], "object": {"a": 1}}),
     ] {
@@ -308,12 +309,18 @@ fn an_empty_object_before_a_cut_is_not_run() {
 /// Items of a response are distinguished even if their indexes or ids agree (entry P9).
 #[test]
 fn items_of_a_response_are_told_apart_whatever_their_index_and_ids() {
-    let call = |id: &str, call_id: &str, name: &str, args: &str| json!({"id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": args});
+    let call = |id: &str, call_id: &str, name: &str, args: &str| {
+        json!({"id": id, "type": "function_call",
+            "call_id": call_id, "name": name, "arguments": args})
+    };
     let added =
         |index: Value, item: Value| json!({"type": "response.output_item.added", "output_index": index, "item": item});
     let done =
         |index: Value, item: Value| json!({"type": "response.output_item.done", "output_index": index, "item": item});
-    let args = |id: &str, index: Value, args: &str| json!({"type": "response.function_call_arguments.delta", "item_id": id, "output_index": index, "delta": args});
+    let args = |id: &str, index: Value, args: &str| {
+        json!({"type": "response.function_call_arguments.delta",
+            "item_id": id, "output_index": index, "delta": args})
+    };
     let (x, y) = ("{\"x\":1}", "{\"y\":2}");
     let begin = |index: Value, id: &str, call_id: &str, name: &str| added(index, call(id, call_id, name, ""));
     for (case, events) in [

@@ -70,7 +70,8 @@ impl Fold {
                 engine.replay(&event);
             }
             Record::Unknown(seq, run, event) => {
-                warn!(%seq, ?run, kind = ?event.get("kind"), "an event of a kind that this daemon does not know is left as it is");
+                let kind = event.get("kind");
+                warn!(%seq, ?run, ?kind, "an event of a kind that this daemon does not know is left as it is");
             }
             Record::Unreadable(seq, Some(run), why) => self.ends_here(run, seq, &why),
             Record::Unreadable(seq, None, why) => error!(%seq, why, "a record cannot be read, and is left out"),

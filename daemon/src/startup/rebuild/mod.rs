@@ -152,7 +152,8 @@ pub fn restore(state_dir: &Path, config: &Config, is_inside: bool) -> Result<Res
     let mark = beside.mark(made.last_seq).map_err(beside_failed)?;
     if events > 0 {
         let runs = engine.counts().values().sum::<u32>();
-        info!(events, runs, last = %before.made.last_seq, took_milliseconds = clock.now().mono.as_micros() / 1000, "went on from the journal");
+        let took_milliseconds = clock.now().mono.as_micros() / 1000;
+        info!(events, runs, last = %before.made.last_seq, took_milliseconds, "went on from the journal");
     }
     for finding in &findings {
         error!("{finding}");

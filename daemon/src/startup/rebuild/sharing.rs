@@ -157,7 +157,9 @@ mod tests {
     proptest! {
         /// Whatever came before, an event says what it said.
         #[test]
-        fn an_event_that_shares_is_equal_to_the_event_that_was_read(events in prop::collection::vec(any_event(), 0..60)) {
+        fn an_event_that_shares_is_equal_to_the_event_that_was_read(
+            events in prop::collection::vec(any_event(), 0..60),
+        ) {
             let mut shared = Shared::default();
             for read in events {
                 let mut event = Arc::new(Event::clone(&read));

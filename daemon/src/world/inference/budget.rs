@@ -143,7 +143,8 @@ fn tokens_left(pool: &Pool, others: &Others, max: u64, input: u64, whose: &str) 
         format!("{whose} of {max} tokens is used up: {used} (--max-tokens)")
     } else {
         format!(
-            "{whose} of {max} tokens would be overdrawn: {used} are used, and the next prompt takes about {input} (--max-tokens)"
+            "{whose} of {max} tokens would be overdrawn: {used} are used, and the next prompt takes about {input} \
+             (--max-tokens)"
         )
     };
     Ok(Left { answer: left.checked_sub(input), share: (left / others.sharers).saturating_sub(input), why })
@@ -167,7 +168,8 @@ fn cost_left(
         answer: (left >= prompt).then(|| price.output_for(left - prompt)),
         share: price.output_for(left / others.sharers as f64 - prompt),
         why: format!(
-            "{whose} of {max} USD would be overdrawn: {cost:.6} are spent, and the next prompt costs about {prompt:.6} (--max-cost)"
+            "{whose} of {max} USD would be overdrawn: {cost:.6} are spent, and the next prompt costs about {prompt:.6} \
+             (--max-cost)"
         ),
     })
 }

@@ -50,7 +50,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_one_ordered_map_would_hold(changes in prop::collection::vec((0u64..40, any::<bool>()), 0..100), low in 0u64..40, more in 0u64..40) {
+        fn it_holds_what_one_ordered_map_would_hold(
+            changes in prop::collection::vec((0u64..40, any::<bool>()), 0..100),
+            low in 0u64..40,
+            more in 0u64..40,
+        ) {
             let (mut index, mut model) = (ById::default(), BTreeMap::new());
             for (at, (run, is_made)) in (1..).zip(changes) {
                 let run = RunId::from_u64(run);

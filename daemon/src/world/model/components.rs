@@ -78,7 +78,9 @@ pub(crate) struct SentAs(pub(crate) SubmitKey);
 
 /// The keys that clients made for messages to a run, with the events by which they came.
 #[derive(Component, Debug, Clone, PartialEq, Eq, Default)]
-#[component(storage = "SparseSet", immutable, on_insert = hooks::message_keys_came, on_discard = hooks::message_keys_left)]
+#[component(
+    storage = "SparseSet", immutable, on_insert = hooks::message_keys_came, on_discard = hooks::message_keys_left
+)]
 pub(crate) struct ToldUnder(pub(crate) VecDeque<(SubmitKey, Seq)>);
 
 /// What a run was asked to be, defaults filled in. Its texts never change.
@@ -325,7 +327,10 @@ pub(crate) struct Ended {
 
 /// That its whole tree has ended, so that it can leave: since that time, by which the oldest leave first.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
-#[component(storage = "SparseSet", immutable, on_add = hooks::not_kept, on_insert = hooks::may_leave, on_discard = hooks::may_leave_no_more)]
+#[component(
+    storage = "SparseSet", immutable, on_add = hooks::not_kept, on_insert = hooks::may_leave,
+    on_discard = hooks::may_leave_no_more
+)]
 pub(crate) struct MayLeave(pub(crate) Timestamp);
 
 /// The calls of the step at hand. Present while it has some.

@@ -316,7 +316,11 @@ mod tests {
 
         /// A6: a transcript's entry of an older daemon is cut to what a frame holds.
         #[test]
-        fn an_entry_fits_into_a_reply_beside_its_run(body in text(1_600_000), name in text(200_000), calls in 0u64..10) {
+        fn an_entry_fits_into_a_reply_beside_its_run(
+            body in text(1_600_000),
+            name in text(200_000),
+            calls in 0u64..10,
+        ) {
             let result = CallResult::plain(CallId::from_u64(1), name.as_str().into(), body.as_str(), false);
             let call = |n| CallRequest::new(CallId::from_u64(n), name.as_str(), "x".repeat(1 << 20));
             for entry in [

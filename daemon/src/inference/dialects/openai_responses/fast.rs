@@ -82,7 +82,10 @@ mod tests {
 
     #[test]
     fn pieces_are_read_and_all_else_is_left() {
-        let text = r#"{"type":"response.output_text.delta","sequence_number":7,"item_id":"m","output_index":1,"logprobs":[],"delta":"a"}"#;
+        let text = concat!(
+            r#"{"type":"response.output_text.delta","sequence_number":7,"item_id":"m","output_index":1,"logprobs":[],"#,
+            r#""delta":"a"}"#,
+        );
         check(text, Some(&Delta { kind: Kind::Message, id: "m", index: Some(1), text: Text::from("a") }));
         let args = r#"{"type":"response.function_call_arguments.delta","delta":"{\"","item_id":"f"}"#;
         check(args, Some(&Delta { kind: Kind::Call, id: "f", index: None, text: Text::from("{\"") }));
