@@ -52,7 +52,7 @@ fn send(stream: &UnixStream, bytes: &[u8], count: usize, flags: SendFlags, deaf:
     send_these(stream, bytes, some(count, deaf), flags);
 }
 
-/// Sends these beside the bytes, and lets go of them.
+/// Sends these beside the bytes, and closes its own copies.
 fn send_these(stream: &UnixStream, bytes: &[u8], sockets: Vec<TcpStream>, flags: SendFlags) {
     let descriptors: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
@@ -93,7 +93,7 @@ pub(crate) fn leave(way: &str) {
                 held.push(stream);
             }
         }
-        // Over connections that are served. They end on this side, and the daemon lets go of what it has received.
+        // Over connections that are served. They end on this side, and the daemon closes what it has received.
         "beside-one-message-1" | "beside-one-message-4" | "beside-one-message-253" => {
             let count: usize = way.rsplit('-').next().unwrap().parse().unwrap();
             for _ in 0..(60 / count).max(1) {

@@ -92,7 +92,7 @@ fn a_call_that_is_denied_or_not_settled_in_time_is_not_executed_and_the_model_re
     let run = daemon.submit(&turn("").shell("touch made").asking(expiring).turn("on").expect("in time"));
     assert_eq!(run.answer(), "on");
     let run = daemon.submit_with(&guarded("touch made"), json!({"on_interaction": "deny"}));
-    assert!(run.answer().starts_with("Denied: nobody is there to allow this."));
+    assert!(run.answer().starts_with("Denied: no person is there to allow this."));
     let run = daemon.submit_with(&guarded("touch made"), json!({"on_interaction": "fail"}));
     assert_eq!(run.wait().exit_code, Some(3));
     assert!(!daemon.work().join("made").exists());

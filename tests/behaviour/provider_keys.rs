@@ -94,7 +94,7 @@ fn credentials_that_are_refused_at_once_end_the_run_and_later_hold_the_lane_unti
     assert!(text.contains("limiter: credentials") && text.contains("provider check"), "{text}");
     let other = daemon.ask("also");
     assert!(!run.view().state.is_terminal() && !other.view().state.is_terminal());
-    assert_eq!(server.count(), 3, "nobody asks while nobody has seen to it");
+    assert_eq!(server.count(), 3, "no run asks while no person has mended it");
 
     server.answer(refused());
     daemon.ctl(["provider", "check", "local"]).exits(4);

@@ -30,7 +30,7 @@ pub(crate) enum StartError {
     },
     /// The state directory belongs to a daemon with another socket than the named one.
     #[error(
-        "a daemon (pid {pid}) serves {}, and holds the state directory {}; nobody serves the socket that was named",
+        "a daemon (pid {pid}) serves {}, and holds the state directory {}; no process serves the socket that was named",
         typed(socket), state_dir.display()
     )]
     Elsewhere {
@@ -71,7 +71,7 @@ pub(crate) enum StartError {
         in_place: Option<&'static str>,
     },
     /// The socket is that of the system's daemon, which only root starts.
-    #[error("the system's daemon does not run: nobody serves {}", typed(socket))]
+    #[error("the system's daemon does not run: no process serves {}", typed(socket))]
     SystemNotRunning {
         /// The socket that no daemon serves.
         socket: PathBuf,

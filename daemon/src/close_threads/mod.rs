@@ -71,7 +71,7 @@ pub fn start() -> io::Result<()> {
     if state.threads == 0 { CLOSERS.begin(&mut state) } else { Ok(()) }
 }
 
-/// Does `work`, which lets go of something, on a thread for that, and returns at once. `work` has to hold the place of
+/// Does `work`, which closes something, on a thread for that, and returns at once. `work` has to hold the place of
 /// its caller, so that what waits is bounded.
 pub fn apart(work: impl FnOnce() + Send + 'static) {
     CLOSERS.put(Box::new(work));

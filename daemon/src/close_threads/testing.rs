@@ -44,7 +44,7 @@ impl From<Lingering> for OwnedFd {
     }
 }
 
-/// Sends all of these beside one byte, and lets go of them.
+/// Sends all of these beside one byte, and closes its own copies.
 pub(crate) fn send_beside(stream: &UnixStream, lingering: Vec<Lingering>) {
     let sockets: Vec<BorrowedFd<'_>> = lingering.iter().map(|lingering| lingering.socket.as_fd()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];

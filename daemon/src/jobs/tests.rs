@@ -363,7 +363,7 @@ async fn a_job_that_asks_gets_what_is_said_to_its_question_and_goes_on_with_its_
     assert!(bench.reports.try_recv().is_err(), "it has no permit");
     bench.executor.go_on(id);
     assert_eq!(bench.envelope().await, r#"true Ok("this")"#);
-    bench.executor.answer(id, Settlement::answer("nobody asks"));
+    bench.executor.answer(id, Settlement::answer("no job asks this"));
     bench.nothing_more().await;
 }
 

@@ -53,9 +53,9 @@ pub(super) fn open(tx: &mut Tx<'_>, run: RunId, call: CallId, asked: Asked) {
         return;
     }
     let words = if kind.comes_first() {
-        "nobody is there to allow this. Go on without it."
+        "no person is there to allow this. Go on without it."
     } else {
-        "nobody is there to answer. Go on without an answer."
+        "no person is there to answer. Go on without an answer."
     };
     refuse(tx, run, call, words);
 }

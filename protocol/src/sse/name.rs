@@ -1,5 +1,5 @@
-//! Defines the name of an event. A name with a line break cannot be constructed, because it would forge another field.
-//! Pure.
+//! Defines the name of an event. Pure. A name with a line break cannot be constructed, because it would forge another
+//! field.
 
 /// The name of an event that we send: one line, not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! Keeps the texts of a commit, and lets go of those that no run names any more.
+//! Keeps the texts of a commit, and releases those that no run names any more.
 //!
 //! A part of the writer's transaction: the count of a text follows from the column `blobs` of its runs, and changes
 //! with it. A file is written before that transaction ends, and removed after it, unless it is held: then after a later

@@ -80,7 +80,7 @@ impl Reach {
     }
 }
 
-/// The real user of a process: whoever has that user may signal it.
+/// The real user of a process: processes of that user may signal it.
 fn user_of(pid: i32) -> Option<u32> {
     // Bytes: the name of a process, which is among them, need not be text.
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;

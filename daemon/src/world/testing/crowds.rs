@@ -196,7 +196,7 @@ fn those_that_are_paused_ended_or_wait_for_their_provider_keep_nobody_away() {
         crowd.cost_of_an_answer(1);
         served += 1;
     }
-    assert!(crowd.waiting() > 0, "nobody asks a provider that is left alone");
+    assert!(crowd.waiting() > 0, "no run asks a provider that is held");
     crowd.command(None, Command::Lane { lane: Some("scripted".into()), change: LaneChange::Resume });
     while !crowd.out.is_empty() {
         crowd.cost_of_an_answer(1);

@@ -432,7 +432,7 @@ fn where_no_person_is_there_nothing_is_asked_and_the_call_is_denied_or_the_run_e
             let is_cancelled = effects.iter().any(|effect| matches!(effect, Effect::Cancel { .. }));
             assert_eq!(is_cancelled, by_job && is_stopped);
             if !by_job && !is_stopped {
-                assert!(town.results()[0].envelope.starts_with("Denied: nobody is there to allow this."));
+                assert!(town.results()[0].envelope.starts_with("Denied: no person is there to allow this."));
             }
         }
     }

@@ -158,7 +158,7 @@ fn when_the_time_is_over_one_run_asks_first_and_the_others_follow_its_answer() {
     for job in &jobs {
         assert!(bench.fails(job, ErrorClass::Quota(Some(HOUR))).is_empty());
     }
-    assert!(bench.pass(Span::from_secs(3_590)).is_empty(), "nobody asks before the time");
+    assert!(bench.pass(Span::from_secs(3_590)).is_empty(), "no run asks before the time");
     let probe = bench.pass(Span::from_secs(20));
     assert_eq!(probe.len(), 1);
     assert_eq!(bench.lane("scripted").limiter, Limiter::Quota, "the others still wait for the same");
