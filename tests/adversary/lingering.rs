@@ -9,13 +9,15 @@ use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// How long each close waits.
 const LINGERS: Duration = Duration::from_secs(3_600);
+/// Longer than a close takes that does not wait.
+const CLOSES_WITHIN: Duration = Duration::from_millis(20);
 /// Connections that one run may have, and then some.
 const CROWD: usize = 70;
 /// A line that begins. Its end never comes.
@@ -61,6 +63,12 @@ fn send_these(stream: &UnixStream, bytes: &[u8], sockets: Vec<TcpStream>, flags:
     // The daemon may have closed the connection meanwhile; then these are ours to close.
     if sendmsg(stream, &[IoSlice::new(bytes)], &mut beside, flags | SendFlags::NOSIGNAL).is_err() {
         sockets.iter().for_each(|socket| set_socket_linger(socket, None).unwrap());
+    }
+    // The daemon may also have closed its copies already. Then ours are the last, and only a thread of its own may hang.
+    let closing = std::thread::spawn(move || drop(sockets));
+    let until = Instant::now() + CLOSES_WITHIN;
+    while !closing.is_finished() && Instant::now() < until {
+        std::thread::yield_now();
     }
 }
 
