@@ -54,7 +54,7 @@ pub(super) struct Meant<'a> {
 /// The outcome of an end of processes.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// Pids of those that were killed.
+    /// Pids of those that were killed, or had gone before that.
     pub(super) pids: BTreeSet<i32>,
     /// Those that are meant, and that we may not signal.
     pub(super) out_of_reach: BTreeSet<OutOfReach>,
@@ -87,9 +87,9 @@ fn end_in_passes(meant: Meant<'_>) -> Ended {
         }
         for one in &found {
             match reach.send(one.pid, Signal::KILL, &|stat| stat.started == one.started) {
-                Sent::To(_) => _ = ended.pids.insert(one.pid),
+                // One that has gone meanwhile is ended as well: it was found, and it is no more.
+                Sent::To(_) | Sent::No => _ = ended.pids.insert(one.pid),
                 Sent::Forbidden(left) => _ = ended.out_of_reach.insert(left),
-                Sent::No => {}
             }
         }
         std::thread::sleep(PAUSE);

@@ -42,6 +42,8 @@ use crate::process::tree::proc_stat::stat;
 /// Number and interval of looks whether killed processes are gone: 4 s together.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often all is looked at for a lock that none shows: what forks and exits all the time may escape one look.
+const ROUNDS: usize = 5;
 /// How often the list of locks is read.
 const LOOKS_AT_LOCKS: u32 = 2;
 /// Processes that are named at most.
@@ -119,7 +121,8 @@ fn end_left(locked: &[&Path], is_of_runs: &dyn Fn(u64) -> bool, standing: &Stand
     }
     let files = identities(locked);
     let mut out_of_reach = BTreeSet::new();
-    for extent in [Extent::Hiding, Extent::Left, Extent::LikeDaemons, Extent::OfOthers] {
+    let extents = [Extent::Hiding, Extent::Left, Extent::LikeDaemons, Extent::OfOthers];
+    for extent in extents.into_iter().cycle().take(ROUNDS * extents.len()) {
         // Nothing is ended for a lock that is free.
         if !locked.iter().any(|path| is_held(path)) {
             return Freed::default();
