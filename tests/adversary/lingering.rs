@@ -64,7 +64,7 @@ fn send_these(stream: &UnixStream, bytes: &[u8], sockets: Vec<TcpStream>, flags:
     if sendmsg(stream, &[IoSlice::new(bytes)], &mut beside, flags | SendFlags::NOSIGNAL).is_err() {
         sockets.iter().for_each(|socket| set_socket_linger(socket, None).unwrap());
     }
-    // The daemon may also have closed its copies already. Then ours are the last, and only a thread of its own may hang.
+    // The daemon may also have closed its copies already. Then ours are the last: only a thread of its own may hang.
     let closing = std::thread::spawn(move || drop(sockets));
     let until = Instant::now() + CLOSES_WITHIN;
     while !closing.is_finished() && Instant::now() < until {
