@@ -1,4 +1,5 @@
-//! Reads the documents for maintainers: every file and every directory that they name is there.
+//! Reads the documents: every file and every directory that those for maintainers name is there, and every block of
+//! code can be read as one.
 //!
 //! A path is a word with slashes in backticks. It may leave out `.rs` or `/mod.rs`, and the directories above a part of
 //! the tree that the words around it name (`daemon/src`, `ctl/src/commands`).
@@ -8,6 +9,10 @@ use std::fs;
 use std::path::Path;
 
 const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md"];
+/// The documents with blocks of code.
+const WITH_BLOCKS: [&str; 5] = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "tests/README.md"];
+/// What may stand behind the mark of a block.
+const LANGUAGES: [&str; 6] = ["", "sh", "sh tests", "text", "toml", "rust"];
 /// Where a path may begin.
 const PLACES: &[&str] = &[
     "",
@@ -66,4 +71,21 @@ fn a_path_is_seen_and_one_that_is_not_there_is_told() {
     let found: Vec<&str> = paths(text).collect();
     assert_eq!(found, ["control/rights", "daemon/src/", "gone/away"]);
     assert_eq!(found.iter().map(|path| exists(path)).collect::<Vec<_>>(), [true, true, false]);
+}
+
+/// A program that breaks lines of prose joins the lines of a block, and `.ci/readme` no longer sees its commands.
+#[test]
+fn every_block_of_code_begins_and_ends_on_a_line_of_its_own() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (mut blocks, mut wrong) = (0, Vec::new());
+    for document in WITH_BLOCKS {
+        let text = fs::read_to_string(root.join(document)).unwrap();
+        let marks: Vec<&str> = text.lines().filter(|line| line.contains("```")).collect();
+        blocks += marks.len() / 2;
+        let is_mark = |line: &str| line.trim_start().strip_prefix("```").is_some_and(|rest| LANGUAGES.contains(&rest));
+        wrong.extend(marks.iter().filter(|line| !is_mark(line)).map(|line| format!("{document}: {line}")));
+        assert!(marks.len().is_multiple_of(2), "{document}: a block has no end");
+    }
+    assert!(blocks > 10, "{blocks} blocks");
+    assert!(wrong.is_empty(), "no begin and no end of a block:\n{}", wrong.join("\n"));
 }
