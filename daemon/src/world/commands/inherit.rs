@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use harness_protocol::limit::CallLimits;
-use harness_protocol::spec::RunSpec;
+use harness_protocol::spec::{OnInteraction, RunSpec};
 
 use crate::refusal::SpecRefusal;
 
 /// Lets a specification take over what the run above it has: of limits the smaller, of priorities the later, of tools
-/// those that both have, and its share. `of_calls` are the configured limits of calls.
+/// those that both have, and its share. It waits for a person only where that run does. `of_calls` are the configured limits of calls.
 ///
 /// # Errors
 /// Where it names another share than that of the run above it.
@@ -27,6 +27,9 @@ pub(in crate::world) fn inherit(spec: &mut RunSpec, above: &RunSpec, of_calls: C
     }
     // What comes later in the order goes later.
     spec.priority = spec.priority.max(above.priority);
+    if spec.on_interaction == OnInteraction::Wait {
+        spec.on_interaction = above.on_interaction;
+    }
     let (mine, theirs) = (&mut spec.limits, &above.limits);
     smaller(&mut mine.max_steps, theirs.max_steps);
     smaller(&mut mine.max_tokens, theirs.max_tokens);
@@ -66,8 +69,10 @@ mod tests {
         let priority = prop::sample::select(vec![Priority::High, Priority::Normal, Priority::Low]);
         let tools = prop::option::of(prop::sample::subsequence(vec!["a", "b", "c", "d"], 0..=4));
         let share = prop::option::of(prop::sample::select(vec!["default", "batch"]));
-        (share, priority, tools, (number(), number(), number(), number(), number())).prop_map(
-            |(share, priority, tools, (steps, tokens, cost, time, files))| RunSpec {
+        let asking = prop::sample::select(vec![OnInteraction::Wait, OnInteraction::Deny, OnInteraction::Fail]);
+        (share, priority, tools, (number(), number(), number(), number(), number()), asking).prop_map(
+            |(share, priority, tools, (steps, tokens, cost, time, files), on_interaction)| RunSpec {
+                on_interaction,
                 share: share.map(Into::into),
                 priority,
                 tools: tools.map(|tools| tools.into_iter().map(Arc::from).collect()),
@@ -105,6 +110,9 @@ mod tests {
             }
             prop_assert_eq!(child.share.as_deref(), Some(above.share.as_deref().unwrap_or("default")));
             prop_assert!(child.priority >= above.priority && child.priority >= asked.priority);
+            let waits = |spec: &RunSpec| spec.on_interaction == OnInteraction::Wait;
+            prop_assert_eq!(waits(&child), waits(&above) && waits(&asked));
+            prop_assert!(waits(&asked) || child.on_interaction == asked.on_interaction);
             for tool in ["a", "b", "c", "d"] {
                 prop_assert_eq!(child.allows_tool(tool), above.allows_tool(tool) && asked.allows_tool(tool));
             }
