@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::ProcessView;
 use harness_protocol::run::{CallState, LiveCall, RunLine, RunView};
+use harness_protocol::terminal_safe::quoted;
 use harness_protocol::time::{Span, Timestamp};
 use harness_protocol::waiting_words;
 
@@ -141,7 +142,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
     for call in &run.calls {
         line(
             "call",
-            &format!("{} {}: {} ({})", call.call, one_line(&call.tool), first_line(&call.summary), how_far(call, now)),
+            &format!("{} {}: {} ({})", call.call, one_line(&call.tool), quoted(&call.summary), how_far(call, now)),
         )?;
     }
     let error = run.error.as_deref().filter(|error| *error != run.state.as_str());
