@@ -1,7 +1,7 @@
 //! Opens a connection to a Unix socket within a time limit.
 //!
-//! An error is one of three: no process listens there, the user may not connect, or another error of the system. It
-//! must not start a daemon: `launch/` decides that by the kind of error.
+//! An error is one of three: no process listens there, the user may not connect, or another error of the system. Must
+//! not start a daemon: `launch/` decides from the error whether one is started.
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -1,7 +1,7 @@
-//! Parses the frames that come from the daemon: replies, and notifications.
+//! Parses the frames that come from the daemon into replies and notifications. Pure.
 //!
-//! Pure. It parses only the fields that it needs to pass a frame on, so that unknown fields and kinds of events of a
-//! newer daemon get through unchanged.
+//! Events and results stay the JSON text that came: no unknown field and no unknown kind of event is lost. Deltas and
+//! gaps are parsed completely. An unknown notification is an error.
 
 use harness_protocol::event::{Delta, Event, Gap};
 use harness_protocol::id::{RunId, Seq};

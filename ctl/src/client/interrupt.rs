@@ -1,7 +1,8 @@
 //! Turns Ctrl-C (SIGINT) into a file descriptor that can be polled together with a socket.
 //!
-//! The only place with a handler of SIGINT. Once it is installed, an interrupt no longer ends the process: the caller
-//! must look at the descriptor in every wait, and decides what ends.
+//! The only place that reacts to SIGINT. Once it is installed, Ctrl-C no longer ends the process: every wait must look
+//! at the descriptor as well, and its caller decides whether the wait or the program ends. The descriptor stays readable
+//! after the first Ctrl-C.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

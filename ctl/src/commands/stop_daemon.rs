@@ -1,8 +1,10 @@
-//! Stops a daemon: by a request, or, if it answers none, by a signal to the process that holds the state directory.
+//! Stops a daemon: asks it, and sends SIGTERM where it cannot be asked (no answer, an answer that cannot be read,
+//! another version of the protocol).
 //!
-//! The only place that decides when a signal is sent, and to which process: only to the daemon that has the lock, which
-//! is checked again before each signal. It must not report a stop while the daemon still runs: a daemon that is there
-//! after the time limit is an error.
+//! The only place that decides when that signal is sent, and to which process: the one that has the lock of the state
+//! directory, which is checked once more before the signal. Must never send SIGKILL, or any signal from inside a run.
+//! Must not report a stop before the daemon has gone: a daemon that is there after the time limit is an error. Where
+//! systemd has the socket, the closed connection counts as gone.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,8 +1,10 @@
-//! Finds the daemon and connects to it. If there is none, starts one on demand.
+//! Connects to the daemon, and starts one if none runs.
 //!
-//! It must not start a second daemon: the daemon's own lock decides, and the process that loses connects to the winner.
-//! A socket that may not be opened is an error, and never a reason to start another daemon. If no process serves the
-//! socket, the lock of the state directory tells whether there is a daemon elsewhere, and where.
+//! Two daemons never serve one state directory, by the daemon's lock: a daemon that does not get the lock exits, and
+//! this command connects to the one that has it. Must never start a daemon from inside a run, or where the directory of
+//! the socket may belong to another user (`may_start`). Must never give out a connection before `server_identity` has
+//! checked the server. A socket that the user may not open is an error, and no reason to start a daemon. If no process
+//! serves the socket, the lock of the state directory tells which daemon runs elsewhere.
 
 pub(crate) mod error;
 pub(crate) mod inside_run;

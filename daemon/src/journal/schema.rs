@@ -1,7 +1,8 @@
-//! Creates the journal's file, opens it, and upgrades an older version.
+//! Creates the journal's file, opens it, and upgrades an older version. A start uses it, and so do backups and salvage.
 //!
-//! The only place with the schema versions. A file of a later version is refused before anything is written; an older
-//! one is copied before it is changed.
+//! The only place with the schema versions. A file that is refused, for whatever reason, is not changed; an older one is
+//! copied before it is upgraded. After `open`, closing the file does not merge its write-ahead log: the caller calls
+//! `keep` once the journal has proved usable.
 //!
 //! `rusqlite_migration` would replace only the five lines that execute the steps of an upgrade. The copy, the check of
 //! the file's owner, and the refusal that writes nothing would remain.
@@ -49,7 +50,7 @@ pub(super) const ROLLBACK: &str = "-journal";
 /// writer does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why the journal could not be opened. Nothing was changed.
+/// Why the journal could not be opened. Nothing was removed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A later daemon has written it.
@@ -114,7 +115,7 @@ pub enum OpenError {
     },
     /// It is damaged.
     #[error(
-        "{} is damaged ({why}). Nothing was changed. Put a backup in its place (harnessd restore FILE), or save what \
+        "{} is damaged ({why}). Nothing was removed. Put a backup in its place (harnessd restore FILE), or save what \
          can be read: harnessd salvage {} NEW, then harnessd restore NEW",
         path.display(), path.display()
     )]

@@ -1,7 +1,8 @@
 //! Runs the thread that writes the journal, and gives the driver a handle to it ([`Store`]).
 //!
-//! One commit is in progress at a time; the driver waits for it without blocking anything else. A shutdown does not
-//! wait for a disk that does not answer.
+//! The thread does one task at a time, a commit or a tidy. The driver must wait for the result before it gives the next
+//! task; that wait blocks no thread of the driver. A shutdown waits two seconds for the thread at most, then goes on
+//! without it: a disk may not answer.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,18 +1,20 @@
-//! A deputy: a process of ours that has become another user of the machine, a subordinate one of ours, and signals that
-//! user's processes for us (`harnessd deputy`).
+//! A deputy (`harnessd deputy`): a process of ours that becomes a subordinate user, and signals processes of that user.
+//! A start uses it, by way of `reach`, to end what an earlier daemon has left.
 //!
 //! ```text
-//!   start ─▶ a user namespace of its own ─▶ newuidmap: the user 0 there is the user that is meant ─▶ becomes that user
+//!   start ─▶ a user namespace of its own ─▶ newuidmap maps its user 0 to the subordinate user ─▶ becomes user 0
 //!        ─▶ a signal for each line that it is sent, until its input ends
 //! ```
 //!
-//! A process of a run can become a subordinate user of its own user outside of any user namespace, by a program of that
-//! user which has the set-user-id bit. The kernel lets only that user and root signal it. What `newuidmap` allows to a
-//! run it allows to the daemon as well: a run has no user that the daemon cannot become.
+//! A process of a run can become a subordinate user of its own user, by a program of that user with the set-user-id
+//! bit. The kernel lets only that user and root signal it. `newuidmap` lets the daemon become every *subordinate* user
+//! that a run can become; other users stay out of reach.
 //!
-//! Owns that process, and the way to it. It gains nothing for a process that takes it over: before anything else it
-//! lowers its mark to the smallest one, its program hides it until then, and it has neither files nor an environment of
-//! the daemon. Nothing waits for it longer than a bound. Must never decide which process is signalled.
+//! Owns that process, and the way to it. Another process may take over a deputy, and gains nothing: the first act of a
+//! deputy is to lower its mark (`RLIMIT_LOCKS`) to 0, by which it counts as inside a run. Until then it cannot be
+//! traced, because it executes a copy of the program that cannot be read (except where the daemon is root). It inherits
+//! neither files nor an environment. It sends KILL, STOP and CONT alone, to the pid with the start time that it is
+//! given. Each wait for it ends after two seconds. Must never decide which process is signalled.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
