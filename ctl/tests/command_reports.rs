@@ -39,7 +39,7 @@ fn what_was_done_and_cannot_be_told_on_standard_output_is_told_with_the_error() 
 /// A daemon that does not come to serve says what it does, and so does a harnessctl that waits for it.
 #[test]
 fn a_start_that_takes_its_time_is_told_with_what_the_daemon_does() {
-    use std::io::{BufRead, BufReader, Read};
+    use std::io::{BufRead, BufReader, Read, Write};
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     // Other processes write what is executed: a descriptor of ours that may write to it would be inherited for a moment
@@ -54,6 +54,8 @@ fn a_start_that_takes_its_time_is_told_with_what_the_daemon_does() {
     std::fs::write(at("script"), script.replace("go", at("go").to_str().unwrap())).unwrap();
     install(&at("script"), "harnessd");
     nix::unistd::mkfifo(&at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Open for both, it waits for no reader: where the script has ended, the test fails and does not hang.
+    let mut go = std::fs::OpenOptions::new().read(true).write(true).open(at("go")).unwrap();
     let mut command = std::process::Command::new(at("harnessctl"));
     command
         .args(["--socket", at("socket").to_str().unwrap(), "list"])
@@ -70,9 +72,9 @@ fn a_start_that_takes_its_time_is_told_with_what_the_daemon_does() {
         line
     };
     assert_eq!(next(), "harnessctl: the daemon starts: it is reading the journal in /x\n");
-    std::fs::write(at("go"), "\n").unwrap();
+    go.write_all(b"\n").unwrap();
     assert_eq!(next(), "harnessctl: the daemon starts: it is  [2Jsomething else\n");
-    std::fs::write(at("go"), "\n").unwrap();
+    go.write_all(b"\n").unwrap();
     let mut rest = String::new();
     told.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("the daemon did not start: it was in vain"), "{rest}");
