@@ -126,10 +126,19 @@ impl Blocking {
 
     /// Does `work` for `party` and returns its result; `None` if the work panicked or the daemon ends.
     pub async fn get<T: Send + 'static>(&self, party: Party, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.begin(party, work).await.ok()
+    }
+
+    /// Begins a piece of work, whose outcome is waited for later, or not at all.
+    pub fn begin<T: Send + 'static>(
+        &self,
+        party: Party,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
         let (tell, told) = oneshot::channel();
         // The send fails if the caller has gone.
         self.run(party, move || drop(tell.send(work())));
-        told.await.ok()
+        told
     }
 }
 

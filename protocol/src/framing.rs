@@ -67,7 +67,7 @@ impl Decoder {
     /// The next frame, if one is complete.
     pub fn next_frame(&mut self) -> Option<Frame<'_>> {
         while !self.oversized {
-            let Some(at) = self.buffer[self.scanned..].iter().position(|&b| b == b'\n') else {
+            let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) else {
                 self.scanned = self.buffer.len();
                 // A carriage return may still turn out to belong to the line's end.
                 return (self.scanned - self.start > self.max + 1).then(|| self.give_up());

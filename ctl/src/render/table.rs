@@ -4,6 +4,7 @@
 //! Own code instead of `comfy-table`, which wraps cells and shrinks all columns. Here a row is always one line, ids are
 //! never cut, and a narrow terminal loses columns by importance.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use crate::render::style::Look;
@@ -26,8 +27,12 @@ impl Cell {
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
         // Names and commands come from outside: they must not break the line or control the terminal.
-        let plain: String = text.into();
-        Self { plain: one_line(&plain).into_owned(), painted: None }
+        let text: String = text.into();
+        let plain = match one_line(&text) {
+            Cow::Borrowed(_) => text,
+            Cow::Owned(plain) => plain,
+        };
+        Self { plain, painted: None }
     }
 }
 
@@ -78,21 +83,21 @@ impl Table {
         for row in std::iter::once(&header).chain(&self.rows) {
             let mut line = indent.to_owned();
             for (column, cell) in row.iter().enumerate() {
-                let mut text = cell.painted.as_deref().unwrap_or(&cell.plain).to_owned();
+                let mut text = Cow::Borrowed(cell.painted.as_deref().unwrap_or(&cell.plain));
                 let mut columns = width(&cell.plain);
                 let room = look.width.map(|w| w.saturating_sub(before_last).max(8));
                 if let Some(room) = room.filter(|&room| column == last && columns > room) {
-                    text = cut(&cell.plain, room).into_owned();
+                    text = cut(&cell.plain, room);
                     columns = room;
                 }
-                let padding = " ".repeat(widths[column].saturating_sub(columns));
+                let padding = std::iter::repeat_n(' ', widths[column].saturating_sub(columns));
                 if self.right[column] {
-                    line += &padding;
+                    line.extend(padding.clone());
                 }
                 line += &text;
                 if column < last {
                     if !self.right[column] {
-                        line += &padding;
+                        line.extend(padding);
                     }
                     line += "  ";
                 }

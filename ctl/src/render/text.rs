@@ -9,12 +9,17 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Number of columns that a text takes.
 pub(crate) fn width(text: &str) -> usize {
-    text.width()
+    if is_plain(text) { text.len() } else { text.width() }
+}
+
+/// Whether a text is visible ASCII and blanks, as most are: each byte is a column, and none is harmful.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// A text from outside on one line, fit for a terminal: like [`clean`], and control characters become blanks.
 pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_harmful) {
+    if is_plain(text) || !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
     let shown = |c: char| match c {

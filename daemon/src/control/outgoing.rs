@@ -21,6 +21,8 @@ use crate::control::limits::request_permits::Place;
 
 /// Bytes that may wait unread; beyond that the connection is closed.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;
+/// Bytes of most frames, at most.
+const OF_A_FRAME: usize = 512;
 /// Bytes that may wait unread before notifications wait.
 pub(in crate::control) const ROOM: usize = 64 * 1024;
 
@@ -91,7 +93,7 @@ impl<T: Serialize + Send> Encode for Response<T> {
 
 /// Encodes a value as a frame; `None` where that takes more than `most` bytes, or where it has no JSON form.
 pub(in crate::control) fn encoded(value: &impl Serialize, most: usize) -> Option<Vec<u8>> {
-    let mut frame = Bounded { bytes: Vec::new(), most };
+    let mut frame = Bounded { bytes: Vec::with_capacity(OF_A_FRAME.min(most)), most };
     serde_json::to_writer(&mut frame, value).ok()?;
     frame.bytes.push(b'\n');
     Some(frame.bytes)
@@ -104,6 +106,7 @@ struct Bounded {
 }
 
 impl io::Write for Bounded {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > self.most {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -112,6 +115,7 @@ impl io::Write for Bounded {
         Ok(bytes.len())
     }
 
+    #[inline]
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write(bytes).map(drop)
     }
@@ -297,6 +301,9 @@ impl Outgoing {
                     if piece.frames == 0 {
                         piece.bytes = bytes;
                     } else {
+                        if piece.frames == 1 {
+                            piece.bytes.reserve(ROOM);
+                        }
                         piece.bytes.extend_from_slice(&bytes);
                     }
                     piece.frames += 1;

@@ -3,7 +3,8 @@
 //!
 //! The subscriber sees the next number or an explicit gap; it must not see a duplicate, and must not miss a number in
 //! silence. Deltas may be dropped. All subscriptions take turns in encoding events, so that a request does not wait
-//! behind a thousand of them. While the peer does not read, the subscription holds nothing but its cursor.
+//! behind a thousand of them. While the peer does not read, the subscription holds nothing but its cursor; while it
+//! reads, the next page of the journal is read as the present one is encoded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 use tokio::task::yield_now;
 
 use super::outgoing::{Outgoing, ROOM, encoded};
@@ -28,6 +29,7 @@ use crate::feed::{Feed, Tail};
 use crate::journal::Record;
 use crate::journal::epochs::{self, Epoch};
 use crate::journal::history::History;
+use crate::refusal::JournalRefusal;
 
 /// Records of one read of the journal, and about its bytes.
 const PAGE: usize = 256;
@@ -48,6 +50,7 @@ pub(super) async fn run(
 ) {
     let mut watch = feed.watch();
     let mut cursor = follow.after;
+    let mut ahead = None;
     if let Some(gap) = follow.gap
         && !(sink.room().await && sink.send(&Notification::Gap { subscription, gap }).await)
     {
@@ -56,15 +59,20 @@ pub(super) async fn run(
     loop {
         watch.mark_unchanged();
         loop {
+            if !sink.has_room() {
+                ahead = None;
+            }
             if !sink.room().await {
                 return;
             }
             match feed.after(cursor) {
                 Tail::Nothing => break,
-                Tail::Older(to) => match catch_up(subscription, &mut follow, cursor, to, past, &mut sink).await {
-                    Some(at) => cursor = at,
-                    None => return,
-                },
+                Tail::Older(to) => {
+                    match catch_up(subscription, &mut follow, (cursor, to), past, &mut sink, &mut ahead).await {
+                        Some(at) => cursor = at,
+                        None => return,
+                    }
+                }
                 Tail::Events(events) => {
                     for event in events {
                         if !sink.has_room() {
@@ -85,6 +93,7 @@ pub(super) async fn run(
             }
         }
         sink.end_turn();
+        ahead = None;
         let delta = async {
             match &mut deltas {
                 Some(deltas) => deltas.recv().await,
@@ -113,17 +122,17 @@ pub(super) async fn run(
 async fn catch_up(
     subscription: SubscriptionId,
     follow: &mut Follow,
-    mut cursor: Seq,
-    to: Seq,
+    (mut cursor, to): (Seq, Seq),
     past: &Past,
     sink: &mut Sink<'_>,
+    ahead: &mut Option<Ahead>,
 ) -> Option<Seq> {
     let mut large = None;
     loop {
-        match page(subscription, follow, (cursor, to), past, sink, &mut large).await? {
+        match page(subscription, follow, (cursor, to), past, sink, (&mut large, ahead)).await? {
             Came::To(at) => return Some(at),
             Came::NoPlace(at) => {
-                cursor = at;
+                (cursor, *ahead) = (at, None);
                 large = sink.outgoing.place_for_large().await;
             }
         }
@@ -146,19 +155,32 @@ async fn page(
     (cursor, to): (Seq, Seq),
     past: &Past,
     sink: &mut Sink<'_>,
-    large: &mut Option<OwnedSemaphorePermit>,
+    (large, ahead): (&mut Option<OwnedSemaphorePermit>, &mut Option<Ahead>),
 ) -> Option<Came> {
     // The events of one run are looked up; those of many are filtered from all events.
     let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
     let of = of.and_then(|runs| runs.first().copied());
     let epochs = Arc::clone(&follow.epochs);
     sink.end_turn();
-    // The semaphore is never closed.
-    let _page = past.pages.acquire().await;
-    let Some((records, end)) = past.read(cursor, of).await else {
+    let read = match ahead.take().filter(|ahead| (ahead.cursor, ahead.of) == (cursor, of)) {
+        Some(ahead) => ahead.page.await.ok(),
+        None => None,
+    };
+    let (read, _place) = match read {
+        Some((Ok(read), place)) => (Some(read), Some(place)),
+        // The semaphore is never closed.
+        _ => {
+            let place = Arc::clone(&past.pages).acquire_owned().await.ok();
+            (past.read(cursor, of).await, place)
+        }
+    };
+    let Some((records, end)) = read else {
         sink.gaps(subscription, &epochs, cursor.next(), to).await.then_some(())?;
         return Some(Came::To(to));
     };
+    if !end && let Some(last) = records.last().map(Record::seq).filter(|last| *last < to) {
+        *ahead = past.read_ahead(last, of);
+    }
     let (mut at, mut end) = (cursor, end);
     for record in records {
         if !sink.has_room() {
@@ -354,7 +376,27 @@ pub(super) struct Past {
     pub(super) party: Party,
 }
 
+/// A page that is read before it is needed.
+struct Ahead {
+    /// Number of the event before the page.
+    cursor: Seq,
+    /// The run that the page is of.
+    of: Option<RunId>,
+    page: oneshot::Receiver<(Page, OwnedSemaphorePermit)>,
+}
+
+/// The records of a page, and whether they are the last ones.
+type Page = Result<(Vec<Record>, bool), JournalRefusal>;
+
 impl Past {
+    /// Begins to read a page, if there is a place for it in memory. The place goes with the page.
+    fn read_ahead(&self, cursor: Seq, of: Option<RunId>) -> Option<Ahead> {
+        let place = Arc::clone(&self.pages).try_acquire_owned().ok()?;
+        let reader = self.history.clone();
+        let read = move || (reader.after(cursor, of, PAGE, PAGE_BYTES), place);
+        Some(Ahead { cursor, of, page: self.blocking.begin(self.party, read) })
+    }
+
     /// Reads a page of the journal. A failed read is repeated for a while: the events are there.
     async fn read(&self, cursor: Seq, of: Option<RunId>) -> Option<(Vec<Record>, bool)> {
         for attempt in 1.. {
