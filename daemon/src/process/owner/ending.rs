@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How often the kernel's list of locks is read.
 const LOOKS_AT_LOCKS: u32 = 4;
 /// Name of the programs that manage a user's processes, and inherit orphans.
-const USER_MANAGER: &str = "systemd";
+const USER_MANAGER: &[u8] = b"systemd";
 
 /// Tells which processes are to be ended.
 #[derive(Clone, Copy)]
@@ -255,7 +255,38 @@ fn takers() -> BTreeSet<i32> {
     (0..LOOKS_AT_LOCKS).flat_map(|_| locks::takers()).collect()
 }
 
+/// Whether a process is known to inherit orphans: the first one of any pid namespace does, a container's among them.
 fn inherits(pid: i32) -> bool {
-    let name = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    pid == 1 || name().trim_end() == USER_MANAGER
+    let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    pid == 1 || read("comm").trim_ascii_end() == USER_MANAGER || is_first_of_a_namespace(&read("status"))
+}
+
+/// Whether a process has the number 1 in its own pid namespace. `status` has the numbers from ours inward.
+fn is_first_of_a_namespace(status: &[u8]) -> bool {
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"));
+    line.and_then(|line| line.rsplit(u8::is_ascii_whitespace).find(|number| !number.is_empty())) == Some(b"1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_process_of_a_pid_namespace_inherits_orphans() {
+        for (status, expected) in [
+            (&b"Name:\t\xff\nNSpid:\t812\t1\nNSpgid:\t812\t1\n"[..], true),
+            (b"NSpid:\t812\t5\t1\n", true),
+            (b"NSpid:\t1\n", true),
+            (b"NSpid:\t812\n", false),
+            (b"NSpid:\t1\t812\n", false),
+            (b"NSpid:\t812\t11\n", false),
+            (b"Name:\tNSpid: 1\nNSpid:\t7\n", false),
+            (b"NSpid:\n", false),
+            (b"Name:\ta\n", false),
+            (b"", false),
+        ] {
+            assert_eq!(is_first_of_a_namespace(status), expected, "{}", String::from_utf8_lossy(status));
+        }
+        assert!(inherits(1) && !inherits(nix::unistd::getpid().as_raw()));
+    }
 }

@@ -28,7 +28,8 @@
 //! - A session with a terminal whose first process has a mark, and a parent that inherits no orphans, as far as is
 //!   known: an operator's shell whose limit a run has lowered looks like that, and so does a process of a run which has
 //!   made a terminal for itself and was inherited by an unknown subreaper. It counts as an operator's: a shell is not
-//!   to be ended by mistake. (A shell is the child of a terminal's program, of sshd or of login, not of a manager.)
+//!   to be ended by mistake. (A shell is the child of a terminal's program, of sshd or of login, not of a manager, and
+//!   not of the first process of a container.)
 //! - A server without a terminal that an operator has started (a server of `tmux`, a user manager) and whose limit a
 //!   run has lowered looks like a process of a run that has left its parents. It counts as left. So callers end what
 //!   is seen to have, or to hide, what is looked for, and only then the others.
@@ -63,7 +64,8 @@ pub(super) struct Facts<'a> {
     /// Whether a living process took an exclusive lock on a file. It must be asked anew each time for a process with
     /// the mark of a daemon (`true`), so that a daemon that has just started is not taken for another process.
     pub(super) took_lock: &'a dyn Fn(i32, bool) -> bool,
-    /// Whether a process is known to inherit orphans: the first process, or a user manager.
+    /// Whether a process is known to inherit orphans: the first process of a pid namespace, or a user
+    /// manager.
     pub(super) inherits: &'a dyn Fn(i32) -> bool,
 }
 
@@ -138,7 +140,7 @@ mod tests {
     /// The processes that have taken exclusive locks: daemons, a process of a run, and an operator's.
     const TAKERS: [i32; 4] = [10, 13, 50, 60];
 
-    const ROWS: [Row; 45] = [
+    const ROWS: [Row; 49] = [
         (1, 0, 0, NONE, 1, false),
         // A login, a shell, and a job of that shell.
         (2, 1, 1, NONE, 2, false),
@@ -196,6 +198,11 @@ mod tests {
         (70, 69, 9, RUN, 70, false),
         (80, 0, 1, 65_536, 80, false),
         (81, 80, 2, 65_536, 81, false),
+        // The first process of a container, an orphan that it has inherited, one with a terminal, and what is below that.
+        (92, 2, 5, NONE, 92, false),
+        (93, 92, 7, RUN, 93, false),
+        (94, 92, 7, 5, 94, true),
+        (95, 94, 8, 5, 94, true),
         // Its session was begun outside of this namespace.
         (90, 1, 3, RUN, 0, true),
     ];
@@ -208,18 +215,18 @@ mod tests {
             Some(Stat { dead: false, parent, group: 1, session, has_terminal, started })
         };
         let limit = |pid: i32| machine.get(&pid).map(|row| row.3);
-        let inherits = |pid: i32| [1, 9].contains(&pid);
+        let inherits = |pid: i32| [1, 9, 92].contains(&pid);
         kin(pid, Facts { look: Look { stat: &stat, limit: &limit }, took_lock, inherits: &inherits })
     }
 
     #[test]
     fn what_a_dead_daemon_has_left_is_told_from_what_lives_and_from_an_operators() {
         let expected: [(Kin, &[i32]); 6] = [
-            (Kin::Outside, &[1, 2, 3, 4, 9]),
+            (Kin::Outside, &[1, 2, 3, 4, 9, 92]),
             (Kin::Living, &[10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 50, 51, 52]),
             (Kin::Operators, &[20, 21, 22, 23, 24, 25, 26, 42, 90]),
             (Kin::LikeADaemon, &[60, 61]),
-            (Kin::Left, &[30, 31, 32, 33, 35, 36, 37, 38, 40, 41, 43, 62, 63]),
+            (Kin::Left, &[30, 31, 32, 33, 35, 36, 37, 38, 40, 41, 43, 62, 63, 93, 94, 95]),
             (Kin::Unseen, &[70, 80, 81, 1_000]),
         ];
         for (kin, pids) in expected {
