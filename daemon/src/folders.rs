@@ -2,12 +2,16 @@
 //!
 //! To look at a path blocks for as long as the file system does, which is for ever on a network mount whose server is
 //! gone. So looks run on threads of their own: one at a time for each path, a few for each party, and a bounded number
-//! in all. Looks for runs share neither threads nor turns with those for operators. A run can make any path hang, by
-//! passing a descriptor of its own file system together with that path. A look that hangs occupies one thread until the
-//! kernel returns.
+//! in all. Looks for runs share neither threads nor turns with those for operators. A look that hangs occupies one thread
+//! until the kernel returns.
 //!
 //! Descriptors that clients have passed are closed on other threads: one for each party, so that a close that hangs
-//! delays no other party and no look. A party with many such descriptors in the queue may pass none meanwhile.
+//! delays no other party and no look. A party with many such descriptors in the queue may pass none meanwhile. Runs pass
+//! none at all: `fstat` and the close of a descriptor may wait for a file system that the run serves itself, and no
+//! signal ends that.
+//!
+//! For the same reason no path leads through a link of `/proc` (`/proc/PID/root`, `cwd`, `fd/N`): the kernel follows it
+//! into the mount namespace of that process, with whatever is mounted there.
 //!
 //! It must not decide about a run, or change the daemon's working directory.
 
@@ -17,12 +21,12 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use harness_protocol::folder::{BootId, FolderId};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
-use rustix::process::{Resource, getrlimit};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::io::Errno;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -38,8 +42,6 @@ const AT_ONCE: (usize, usize) = (32, 4);
 const CLOSED_AT_ONCE: (usize, usize) = (64, 1);
 /// Descriptors that wait to be closed, of one party, from which on it may pass none.
 const PARTY_PASSED: usize = 256;
-/// The part of the descriptors that the daemon may have, from which on no run may pass any.
-const PASSED_PART: u64 = 4;
 /// File with the id of the present boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -99,12 +101,17 @@ pub enum LookError {
     Silent,
 }
 
+/// What `ELOOP` means here.
+const LOOPS: &str = "cannot be opened: its path leads round in a ring of links, or through a link of /proc (cwd, root, \
+                     fd) into another process's view of the files; name the folder itself";
+
 /// Why a folder cannot be opened or entered, as the end of a sentence.
 pub fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "does not exist".to_owned(),
         io::ErrorKind::NotADirectory => "is not a directory".to_owned(),
         io::ErrorKind::PermissionDenied => "may not be entered".to_owned(),
+        _ if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => LOOPS.to_owned(),
         _ => format!("cannot be opened: {error}"),
     }
 }
@@ -120,13 +127,26 @@ pub struct Opened {
     pub inode: u64,
 }
 
+/// Whether the kernel can open a path without following links of `/proc`. Linux before 5.6 cannot (`ENOSYS`), and some
+/// older filters of containers forbid it (`EPERM`): these follow such links, as every other program does there. Asked
+/// once, about a path without links: the answer for the path of a run is never taken for it.
+static REFUSES_LINKS_OF_PROC: LazyLock<bool> = LazyLock::new(|| {
+    let asked = openat2(CWD, "/", FLAGS, Mode::empty(), ResolveFlags::NO_MAGICLINKS);
+    !matches!(asked, Err(Errno::NOSYS | Errno::PERM))
+});
+/// How a folder is opened.
+const FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
 /// Opens the folder at `path`. A relative path begins at `from`. Blocks.
 ///
 /// # Errors
-/// If it is not a folder, or may not be entered.
+/// If it is not a folder, or may not be entered, or its path leads through a link of `/proc` (`ELOOP`).
 pub fn open(from: impl AsFd, path: &Path) -> io::Result<Opened> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = openat(from, path, flags, Mode::empty())?;
+    let flags = FLAGS;
+    let folder = match *REFUSES_LINKS_OF_PROC {
+        true => openat2(from, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?,
+        false => openat(from, path, flags, Mode::empty())?,
+    };
     // This fails if the user may not enter the folder.
     let descriptor = openat(&folder, ".", flags, Mode::empty())?;
     let stat = fstat(&descriptor)?;
@@ -155,14 +175,10 @@ impl Folders {
         self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a party may pass descriptors now. Not, while many that it has passed wait to be closed.
+    /// Whether a party may pass descriptors now. A run and an unknown peer never, an operator not while many that it has
+    /// passed wait to be closed.
     pub fn may_pass(&self, party: Party) -> bool {
-        let passed = self.passed();
-        if passed.of.get(&party).is_some_and(|count| *count >= PARTY_PASSED) {
-            return false;
-        }
-        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / PASSED_PART;
-        turns_of(party).is_none() || (passed.of.values().sum::<usize>() as u64) < most
+        turns_of(party).is_none() && self.passed().of.get(&party).is_none_or(|count| *count < PARTY_PASSED)
     }
 
     /// The id of the present boot.
@@ -390,7 +406,7 @@ mod tests {
             ("dangling", "does not exist"),
             ("file", "is not a directory"),
             ("file/below", "is not a directory"),
-            ("round", "cannot be opened: Too many levels of symbolic links (os error 40)"),
+            ("round", LOOPS),
         ] {
             let error = folders.look(PARTY, at(name).to_str().unwrap(), ()).await.unwrap_err();
             assert_eq!(error.to_string(), told, "{name}");
@@ -401,6 +417,38 @@ mod tests {
             let error = folders.look(PARTY, at("shut").to_str().unwrap(), ()).await.unwrap_err();
             assert_eq!(error.to_string(), "may not be entered");
         }
+    }
+
+    /// A link of `/proc` leads into whatever another process has mounted, also by way of a link of our own.
+    #[tokio::test]
+    async fn no_path_leads_through_a_link_of_proc() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = fs::File::open(dir.path()).unwrap();
+        let by_descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held));
+        let of_process = format!("/proc/{}/root{}", std::process::id(), dir.path().display());
+        symlink(&of_process, dir.path().join("link")).unwrap();
+        let link = dir.path().join("link").display().to_string();
+        let folders = Folders::new(None);
+        for path in ["/proc/self/cwd", "/proc/self/root", "/proc/thread-self/root/", &by_descriptor, &of_process, &link]
+        {
+            let error = folders.look(PARTY, path, ()).await.unwrap_err();
+            assert_eq!(error.to_string(), LOOPS, "{path}");
+        }
+        for path in ["/proc/self", "/proc/self/fd", "/proc", "/"] {
+            assert!(folders.look(PARTY, path, ()).await.is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_operators_pass_descriptors_and_not_while_many_of_theirs_wait() {
+        let folders = Folders::new(None);
+        let run = Party::Run(harness_protocol::id::RunId::from_u64(1));
+        let unknown = Party::Connection(u64::MAX);
+        let operators = [Party::Process(1), Party::Connection(1), Party::Daemon];
+        assert!(operators.into_iter().all(|party| folders.may_pass(party)));
+        assert!(!folders.may_pass(run) && !folders.may_pass(unknown));
+        folders.passed().of.insert(Party::Process(1), PARTY_PASSED);
+        assert!(!folders.may_pass(Party::Process(1)) && folders.may_pass(Party::Process(2)));
     }
 
     #[tokio::test]

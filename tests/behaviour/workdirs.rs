@@ -128,14 +128,16 @@ fn a_path_that_the_daemon_cannot_open_is_refused_at_the_door() {
     fs::remove_dir(daemon.path("work/gone")).unwrap();
     for (path, told) in [
         ("/nonexist", "does not exist"),
-        ("/proc/1/cwd/no/such/thing", "may not be entered does not exist"),
+        ("/proc/1/cwd/no/such/thing", "may not be entered cannot be opened"),
+        ("/proc/self/cwd", "cannot be opened"),
+        ("/proc/self/root/tmp", "cannot be opened"),
         ("work/gone", "does not exist"),
         ("work/dangling", "does not exist"),
         ("work/file", "is not a directory"),
         ("work/file/below", "is not a directory"),
         ("work/round", "cannot be opened"),
         ("/dev/null", "is not a directory"),
-        ("/proc/self/fd/0", "is not a directory does not exist"),
+        ("/proc/self/fd/0", "cannot be opened"),
     ] {
         let spec = at(&daemon, &says("x"), &daemon.path(path), json!({}));
         let error = daemon.refused("run.submit", json!({"spec": spec}));

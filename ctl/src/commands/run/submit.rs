@@ -10,6 +10,7 @@ use crate::commands::run::key_held::held;
 use crate::commands::run::submit_batch;
 use crate::context::Ctx;
 use crate::error::Failure;
+use crate::launch::inside_run::inside;
 use crate::progress::after_submit;
 use crate::session::submit_once;
 use crate::spec;
@@ -22,15 +23,17 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &SubmitArgs) -> Result<u8, F
     let idempotency_key = args.idempotency_key.as_deref().map(Into::into);
     let (submit_key, first) = own_key(args)?;
     let (spec, workdir) = spec::run(args)?;
+    // No descriptor is taken from a process of a run. Its folder is named by device and inode, as in every submit.
+    let is_inside = inside().is_some();
     let params = SubmitParams {
         spec,
-        passes_workdir: true,
+        passes_workdir: !is_inside,
         asks_variables: true,
         submit_key: idempotency_key.is_none().then_some(submit_key),
         first: idempotency_key.is_none() && first,
         idempotency_key,
     };
-    let passed = Some(workdir.as_fd());
+    let passed = (!is_inside).then(|| workdir.as_fd());
     let submitted = submit_once::one_passing::<method::RunSubmit>(&mut ctx.session, params, passed, args.retry_for)
         .map_err(|failure| explain(args, failure))?;
     after_submit::go_on(ctx, &submitted, &args.then, args.quiet)

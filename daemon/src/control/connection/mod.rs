@@ -229,7 +229,11 @@ impl Connection {
                     self.effort.spend(0, bytes);
                     decoder.push(&buffer[..bytes]);
                 }
-                Err(_) => return,
+                Err(error) => {
+                    let Some(refusal) = reading::refusal(&error) else { return };
+                    self.refuse(None, refusal);
+                    return self.flush(read).await;
+                }
             }
             if let Err(no_room) = held.set(decoder.held()) {
                 let error = RpcError::new(ErrorKind::Busy, no_room.to_string()).because(Reason::NoMemory, None);

@@ -12,10 +12,27 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use harness_protocol::rpc::{INVALID_REQUEST, RpcError};
+
+use super::decode;
 use crate::fd_passing;
 
 /// How often to look whether the peer is still there, when it sends no more and waits for answers.
 const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
+
+/// The peer has passed descriptors, and may pass none now.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "descriptors are not taken from processes of runs, nor while many of this peer wait to be closed; name the folder by \
+     workdir_id; the connection is closed"
+)]
+struct NotTaken;
+
+/// What the peer is told, where what it has passed is the reason that nothing is received.
+pub(super) fn refusal(error: &io::Error) -> Option<RpcError> {
+    let not_taken = error.get_ref()?.downcast_ref::<NotTaken>()?;
+    Some(decode::bad_request(INVALID_REQUEST, not_taken.to_string()))
+}
 
 /// Receives the available bytes, with the descriptors beside them; none, and an error, if there are some and the peer
 /// may not pass any. These stay in flight.
@@ -34,7 +51,7 @@ pub(in crate::control) async fn receive(
             match fd_passing::look(stream, buffer)? {
                 // Exactly these bytes: beside the next ones there may be descriptors.
                 (bytes, false) => fd_passing::receive(stream, &mut buffer[..bytes], passed),
-                (_, true) => Err(io::Error::other("too many descriptors wait to be closed")),
+                (_, true) => Err(io::Error::other(NotTaken)),
             }
         });
         match came {
