@@ -238,6 +238,9 @@ fn open_state(paths: &Paths, standing: &Standing) -> anyhow::Result<(StateDir, B
 /// The error that a lock is held, with the processes that may hold it if no daemon does. They are for a person to
 /// judge: one of them may be a shell.
 fn held_by(error: anyhow::Error, freed: &Freed) -> anyhow::Error {
+    if let Some(stuck) = &freed.stuck {
+        return error.context(format!("processes that hold a lock, or may hold it, do not end: {stuck}"));
+    }
     if !freed.out_of_reach.is_empty() {
         let pids: Vec<String> = freed.out_of_reach.iter().take(MOST_NAMED).map(|left| left.pid.to_string()).collect();
         let users: BTreeSet<u32> = freed.out_of_reach.iter().take(MOST_NAMED).map(|left| left.user).collect();

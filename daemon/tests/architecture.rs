@@ -29,7 +29,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("sandbox", &[]),
     ("timed_read", &[]),
     ("config", &["timed_read"]),
-    ("process", &["close_threads", "folders", "fd_passing"]),
+    ("process", &["close_threads", "folders", "fd_passing", "timed_read"]),
     ("tools", OF_TOOLS),
     ("world", &["tools", "lane", "prompt", "policy", "refusal", "sandbox", "config", "blob"]),
     ("inference", &["tools", "prompt", "config", "process", "timed_read"]),

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 mod lingering;
+mod own_files;
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -60,6 +61,24 @@ fn main() {
         ["hold", count] => hold(count.parse().unwrap(), b""),
         ["half-frames", count] => hold(count.parse().unwrap(), &vec![b'a'; 8_000_000]),
         ["leave-lingering", way] => lingering::leave(way),
+        ["wait-in-own-files", way, file] => own_files::wait(way, file),
+        ["wait-in-own-files-without-a-keeper", way, file] => {
+            kill(keeper(), Signal::SIGKILL).unwrap();
+            own_files::wait(way, file);
+        }
+        ["outlive-in-own-files", file, daemon, locks @ ..] => {
+            end_what_is_above(daemon.parse().unwrap());
+            let _held: Vec<std::fs::File> = locks.iter().map(|path| by_itself(path)).collect();
+            own_files::wait("waits", file);
+        }
+        ["serve-files"] => own_files::serve_others(),
+        ["pass-a-folder", folder, line] => {
+            let stream = UnixStream::connect(path()).unwrap();
+            send_beside(&stream, &std::fs::File::open(folder).unwrap(), format!("{line}\n").as_bytes());
+            let mut answer = String::new();
+            BufReader::new(stream).read_line(&mut answer).unwrap();
+            println!("{answer}");
+        }
         // With the command line of a keeper, which any process may choose.
         ["keeper", program, words @ ..] => drop(Command::new(program).args(words).status()),
         ["ask-once", line] => match UnixStream::connect(path()) {
@@ -185,11 +204,16 @@ fn passes_its_socket() {
 }
 
 fn send(way: &UnixStream, stream: &UnixStream) {
-    let fds = [stream.as_fd()];
+    send_beside(way, stream, b"x");
+}
+
+/// Sends a descriptor beside these bytes.
+fn send_beside(way: &UnixStream, passed: &impl AsFd, bytes: &[u8]) {
+    let fds = [passed.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     assert!(beside.push(SendAncillaryMessage::ScmRights(&fds)));
-    sendmsg(way, &[IoSlice::new(b"x")], &mut beside, SendFlags::empty()).unwrap();
+    sendmsg(way, &[IoSlice::new(bytes)], &mut beside, SendFlags::empty()).unwrap();
 }
 
 fn receive(way: &UnixStream) -> OwnedFd {
@@ -236,13 +260,7 @@ fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str], take: fn(&str) -> st
         assert!(setrlimit(Resource::RLIMIT_LOCKS, u64::MAX, u64::MAX).is_err() || nix::unistd::geteuid().is_root());
     }
     std::fs::write("outlived.pid", std::process::id().to_string()).unwrap();
-    let keeper = keeper();
-    // It would ask us to go as soon as its daemon is gone.
-    signal_hook::flag::register(Signal::SIGTERM as i32, std::sync::Arc::default()).unwrap();
-    kill(keeper, Signal::SIGSTOP).unwrap();
-    // The daemon would end us once it has us, so it goes first.
-    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
-    kill(keeper, Signal::SIGKILL).unwrap();
+    end_what_is_above(daemon);
     let _held: Vec<std::fs::File> = locks.iter().map(|path| take(path)).collect();
     if !locks.is_empty() {
         // As whom a client would take for the daemon.
@@ -256,6 +274,17 @@ fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str], take: fn(&str) -> st
             std::fs::write("outlived.answer", answer).unwrap();
         }
     }
+}
+
+/// Ends the daemon and the keeper above us.
+fn end_what_is_above(daemon: i32) {
+    let keeper = keeper();
+    // It would ask us to go as soon as its daemon is gone.
+    signal_hook::flag::register(Signal::SIGTERM as i32, std::sync::Arc::default()).unwrap();
+    kill(keeper, Signal::SIGSTOP).unwrap();
+    // The daemon would end us once it has us, so it goes first.
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    kill(keeper, Signal::SIGKILL).unwrap();
 }
 
 fn by_itself(path: &str) -> std::fs::File {

@@ -7,6 +7,7 @@ mod adversary_backups;
 mod adversary_closing;
 mod adversary_daemons;
 mod adversary_files;
+mod adversary_fuse;
 mod adversary_locks;
 mod adversary_names;
 mod adversary_users;

@@ -3,6 +3,7 @@
 //! ```text
 //! start ──▶ running ──ended──▶ draining (2 s at most) ──▶ done; processes that are left live on, with their pipes
 //!              └─time limit, cancel──▶ ending: SIGTERM, 2 s, SIGKILL, until none is left ──▶ done
+//!                                                                  └─ the kernel does not end them ──▶ given up, done
 //! ```
 //!
 //! Calls are started by keepers ([`supervisor`]), small processes of ours that no descendant of a call can leave. The
@@ -21,6 +22,7 @@ mod spawn;
 pub mod supervisor;
 mod timing;
 mod tree;
+mod unkillable;
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -93,6 +95,9 @@ pub struct Finished {
     pub left_running: bool,
     /// The command, or another process, has killed its keeper, and so everything was ended.
     pub keeper_lost: bool,
+    /// Its processes were killed and execute nothing any more, and the kernel does not end them: they wait for a file
+    /// system that does not answer.
+    pub stuck: bool,
     /// Whether it met the limits of its whole run.
     pub grouped: Grouped,
     /// Captured standard output; on a terminal, both streams.
@@ -196,10 +201,11 @@ async fn attempt(
         }
     };
     // Where the daemon was held up, the keeper has seen the time limit before it.
-    let why = if held.is_expired() { Why::TimeLimit } else { why };
+    let is_late = held.is_expired() || matches!(why, Why::Heard(Heard::Stuck));
+    let why = if is_late { Why::TimeLimit } else { why };
     let mut lost = false;
     match why {
-        Why::Heard(Heard::Ended) => {}
+        Why::Heard(Heard::Ended | Heard::Stuck) => {}
         Why::Heard(Heard::Failed(failure)) => {
             held.give_back();
             return Err(launch.explain(failure));
@@ -231,6 +237,7 @@ async fn attempt(
     let used = held.used().copied();
     let alone = held.is_alone();
     let grouped = held.grouped();
+    let stuck = held.is_stuck();
     let (stdout, stderr, rest) = streams.finish();
     if alone {
         held.give_back();
@@ -246,6 +253,7 @@ async fn attempt(
             }
         }
     }
+    left = if stuck { Left::Stuck } else { left };
     Ok(Some(finished(used, &why, left, grouped, stdout, stderr)))
 }
 
@@ -272,6 +280,8 @@ enum Left {
     Running,
     Ended,
     Lost,
+    /// They were killed, and the kernel does not end them.
+    Stuck,
 }
 
 fn finished(
@@ -289,6 +299,7 @@ fn finished(
         children_ended: matches!(left, Left::Ended),
         left_running: matches!(left, Left::Running),
         keeper_lost: matches!(left, Left::Lost),
+        stuck: matches!(left, Left::Stuck),
         grouped,
         stdout,
         stderr,

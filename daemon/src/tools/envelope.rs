@@ -14,6 +14,9 @@ use crate::process::{Captured, Finished as ProcessFinished};
 
 /// The exit code of what the time limit ended, however it then died.
 const TIMED_OUT: u8 = 124;
+/// What is said of children that SIGKILL does not end.
+const STUCK: &str = "background children killed: they execute nothing any more, and wait for a file system that does \
+                     not answer";
 
 /// The envelope of a command.
 pub(super) fn of_command(finished: &Finished<'_>) -> CallResult {
@@ -28,6 +31,13 @@ pub(super) fn of_command(finished: &Finished<'_>) -> CallResult {
             let plain = CallResult::plain(call, tool, text, true);
             return CallResult { stdout: Some(info(stdout, 0)), stderr: Some(info(stderr, 0)), ..plain };
         }
+        if process.stuck {
+            let text = "its processes were killed and execute nothing any more, but the kernel does not end them: they \
+                        wait for a file system that does not answer";
+            let plain = CallResult::plain(call, tool, text, true);
+            let (stdout, stderr) = (Some(info(stdout, 0)), Some(info(stderr, 0)));
+            return CallResult { timed_out, cancelled, stdout, stderr, ..plain };
+        }
         let text = "its process could not be ended and its end was not seen; it may still be running";
         let plain = CallResult::plain(call, tool, text, true);
         return CallResult { timed_out, cancelled, ..plain };
@@ -36,7 +46,8 @@ pub(super) fn of_command(finished: &Finished<'_>) -> CallResult {
     let ended = Ended { code: exit_code, cpu: end.cpu, grouped, streams: [&stdout.kept, &stderr.kept] };
     let met = if cancelled { None } else { limits_met::told(ended, &plan.limits) };
     let (of_limits, met) = met.map_or((None, None), |Told { text, met }| (Some(text), met));
-    let note = note(timed_out.then_some(plan.timeout), of_limits, cancelled, children_ended);
+    let children = [(children_ended, "background children ended"), (process.stuck, STUCK)];
+    let note = note(timed_out.then_some(plan.timeout), of_limits, cancelled, children);
     let how_to_read = how_to_read(run, call, [&stdout.kept, &stderr.kept]);
     let envelope = render(exit_code, &stdout.kept, &stderr.kept, note.as_deref(), &how_to_read);
     CallResult {
@@ -72,7 +83,12 @@ fn info(captured: &Captured, omitted: u64) -> StreamInfo {
     StreamInfo { bytes: captured.kept.total(), omitted, path }
 }
 
-fn note(timed_out_after: Option<Span>, limit: Option<String>, cancelled: bool, children_ended: bool) -> Option<String> {
+fn note(
+    timed_out_after: Option<Span>,
+    limit: Option<String>,
+    cancelled: bool,
+    children: [(bool, &str); 2],
+) -> Option<String> {
     let mut note = String::new();
     if let Some(limit) = timed_out_after {
         let _ = write!(note, "timed out after {} s", limit.as_secs());
@@ -80,7 +96,7 @@ fn note(timed_out_after: Option<Span>, limit: Option<String>, cancelled: bool, c
     if let Some(limit) = limit {
         let _ = write!(note, "{}{limit}", if note.is_empty() { "" } else { "; " });
     }
-    for (holds, words) in [(cancelled, "cancelled"), (children_ended, "background children ended")] {
+    for (holds, words) in [(cancelled, "cancelled")].into_iter().chain(children) {
         if holds {
             let _ = write!(note, "{}{words}", if note.is_empty() { "" } else { "; " });
         }
@@ -102,6 +118,9 @@ mod tests {
 
     #[test]
     fn notes_are_one_line() {
+        let note = |after, limit, cancelled, ended| {
+            note(after, limit, cancelled, [(ended, "background children ended"), (false, STUCK)])
+        };
         assert_eq!(note(None, None, false, false), None);
         assert_eq!(
             note(Some(Span::from_secs(1)), None, false, true).unwrap(),

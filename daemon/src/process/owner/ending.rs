@@ -27,6 +27,7 @@ use super::reach::{OutOfReach, Reach, Sent};
 use crate::process::timing::HIGHEST_PRIORITY;
 use crate::process::tree::Children;
 use crate::process::tree::proc_stat::{Stat, stat};
+use crate::process::unkillable::{self, Step, Stuck};
 
 /// Passes over the processes, each of which kills all that it finds.
 const PASSES: u32 = 100;
@@ -58,6 +59,8 @@ pub(super) struct Ended {
     pub(super) pids: BTreeSet<i32>,
     /// Those that are meant, and that we may not signal.
     pub(super) out_of_reach: BTreeSet<OutOfReach>,
+    /// Those that were killed, execute nothing any more, and do not end ([`unkillable`]).
+    pub(super) stuck: BTreeSet<i32>,
 }
 
 /// Ends all processes that are meant, whichever user they have become.
@@ -73,12 +76,27 @@ pub(super) fn end(meant: Meant<'_>) -> Ended {
 }
 
 fn end_in_passes(meant: Meant<'_>) -> Ended {
-    let (mut ended, mut reach) = (Ended::default(), Reach::default());
-    for pass in 0..PASSES {
+    let (mut ended, mut reach, mut stuck) = (Ended::default(), Reach::default(), Stuck::default());
+    // What is past its end and does not go has passes of its own, by time.
+    let mut pass = 0;
+    while pass < PASSES {
         let found = stop(meant, &mut reach, &mut ended.out_of_reach);
         if found.is_empty() {
             tell(&ended.out_of_reach);
             return ended;
+        }
+        let is_all_past_end = pass > 0 && found.iter().all(|one| unkillable::is_past_end(one.pid));
+        let pids = || found.iter().map(|one| one.pid);
+        match stuck.step(is_all_past_end) {
+            Step::Wait => {}
+            Step::Abort => _ = unkillable::end_waits(pids()),
+            Step::GiveUp => {
+                ended.stuck = pids().collect();
+                ended.pids.retain(|pid| !ended.stuck.contains(pid));
+                tracing::error!("what an earlier daemon's runs had left: {}", unkillable::told(&ended.stuck));
+                tell(&ended.out_of_reach);
+                return ended;
+            }
         }
         if pass == 0 {
             let shown: Vec<i32> = found.iter().map(|one| one.pid).take(20).collect();
@@ -93,6 +111,7 @@ fn end_in_passes(meant: Meant<'_>) -> Ended {
             }
         }
         std::thread::sleep(PAUSE);
+        pass += u32::from(!is_all_past_end);
     }
     tell(&ended.out_of_reach);
     tracing::error!("processes that an earlier daemon's runs had left live on after SIGKILL");

@@ -38,12 +38,16 @@ use super::own_mark::Standing;
 use super::reach::{OutOfReach, Reach, Sent};
 use super::survivors::Marks;
 use crate::process::tree::proc_stat::stat;
+use crate::process::unkillable::{self, Step, Stuck};
+use crate::timed_read;
 
-/// Number and interval of looks whether killed processes are gone: 4 s together.
-const TRIES: u32 = 200;
+/// Number and interval of looks whether killed processes are gone: 5 s together, longer than it takes to give one up.
+const TRIES: u32 = 250;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often all is looked at for a lock that none shows: what forks and exits all the time may escape one look.
 const ROUNDS: usize = 5;
+/// How long a look at the files of one process may take.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// How often the list of locks is read.
 const LOOKS_AT_LOCKS: u32 = 2;
 /// Processes that are named at most.
@@ -59,11 +63,14 @@ pub struct Freed {
     pub may_hold: Vec<i32>,
     /// If none was ended: processes of runs that hold it or may hold it, and that this process may not end.
     pub out_of_reach: BTreeSet<OutOfReach>,
+    /// If none was ended: processes that hold it or may hold it, were killed, and do not end; and what ends them.
+    pub stuck: Option<String>,
 }
 
 impl Freed {
     fn of(ended: Ended) -> Self {
-        Self { ended: ended.pids, may_hold: Vec::new(), out_of_reach: ended.out_of_reach }
+        let stuck = (!ended.stuck.is_empty()).then(|| unkillable::told(&ended.stuck));
+        Self { ended: ended.pids, may_hold: Vec::new(), out_of_reach: ended.out_of_reach, stuck }
     }
 }
 
@@ -120,7 +127,7 @@ fn end_left(locked: &[&Path], is_of_runs: &dyn Fn(u64) -> bool, standing: &Stand
         return Freed::default();
     }
     let files = identities(locked);
-    let mut out_of_reach = BTreeSet::new();
+    let (mut out_of_reach, mut stuck) = (BTreeSet::new(), BTreeSet::new());
     let extents = [Extent::Hiding, Extent::Left, Extent::LikeDaemons, Extent::OfOthers];
     for extent in extents.into_iter().cycle().take(ROUNDS * extents.len()) {
         // Nothing is ended for a lock that is free.
@@ -133,13 +140,14 @@ fn end_left(locked: &[&Path], is_of_runs: &dyn Fn(u64) -> bool, standing: &Stand
             Kin::LikeADaemon => extent == Extent::LikeDaemons && ending::is_of_our_user(pid),
             Kin::Outside | Kin::Living | Kin::Operators | Kin::Unseen => false,
         };
-        let maybe = |pid: i32| is_within(pid) && !standing.is_own_line(pid);
+        let maybe = |pid: i32| is_within(pid) && !standing.is_own_line(pid) && !stuck.contains(&pid);
         let surely = |pid: i32| extent != Extent::Hiding || hides(pid, &files) || limit_of(pid).is_some_and(is_of_runs);
         let ended = ending::end(Meant { maybe: &maybe, surely: &surely });
         if !ended.pids.is_empty() {
             return Freed::of(ended);
         }
         out_of_reach.extend(ended.out_of_reach);
+        stuck.extend(ended.stuck);
     }
     out_of_reach.retain(OutOfReach::lives);
     let is_ours = |left: &OutOfReach| limit_of(left.pid).is_some_and(is_of_runs);
@@ -147,7 +155,9 @@ fn end_left(locked: &[&Path], is_of_runs: &dyn Fn(u64) -> bool, standing: &Stand
         // What other daemons' runs have left holds no lock of ours.
         out_of_reach.retain(is_ours);
     }
-    Freed { ended: BTreeSet::new(), may_hold: may_hold(&files, standing), out_of_reach }
+    stuck.retain(|&pid| lives(pid));
+    let told = (!stuck.is_empty()).then(|| unkillable::told(&stuck));
+    Freed { ended: BTreeSet::new(), may_hold: may_hold(&files, standing), out_of_reach, stuck: told }
 }
 
 /// Marked processes of our user that belong to no living daemon: those that hide what they have, or all where none
@@ -182,7 +192,18 @@ fn identities(paths: &[&Path]) -> Vec<(u64, u64)> {
 
 /// Whether process `pid` has a lock on these files, or may have it because its descriptors cannot be read.
 fn hides(pid: i32, files: &[(u64, u64)]) -> bool {
-    locks::has(pid, files) != Some(false)
+    has(pid, files) != Some(false)
+}
+
+/// [`locks::has`]. A process may keep its mappings from being read, by a thread that waits with the lock of its memory
+/// for a file system of its own: it hides them.
+fn has(pid: i32, files: &[(u64, u64)]) -> Option<bool> {
+    let files = files.to_vec();
+    timed_read::within(Path::new(&format!("/proc/{pid}/maps")), PATIENCE, move || locks::has(pid, &files)).ok()?
+}
+
+fn lives(pid: i32) -> bool {
+    stat(pid).is_some_and(|stat| !stat.dead)
 }
 
 /// The fate of processes that hold locks.
@@ -204,24 +225,26 @@ type IsMeant<'a> = &'a dyn Fn(i32, u64) -> bool;
 /// The kernel names the process that took a lock. That process may be dead, and its pid reused by now, while processes
 /// that inherited the descriptor still hold the lock. Their own lists of descriptors tell it, unless they hide these.
 fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
-    let lives = |pid: i32| stat(pid).is_some_and(|stat| !stat.dead);
     let files = identities(locked);
     // The kernel's list may leave out a line where others change meanwhile.
     let takers = (0..LOOKS_AT_LOCKS).flat_map(|_| locked.iter().flat_map(|path| locks::holders(path)));
-    // A process that hides its descriptors is taken to have the lock that it took.
-    let has_it = |pid: i32| hides(pid, &files);
+    // A process that hides its descriptors is taken to have the lock that it took, and so is one that is past its end:
+    // it shows none any more.
+    let has_it = |pid: i32| unkillable::is_past_end(pid) || hides(pid, &files);
     let taken: Vec<i32> = takers.filter(|&pid| lives(pid) && has_it(pid)).collect();
-    // A process whose limit cannot be read may be a daemon.
-    if !taken.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard))) {
+    // A process whose limit cannot be read may be a daemon. One that was killed is none any more.
+    let is_of_run = |pid: i32| limit_of(pid).is_some_and(|hard| is_meant(pid, hard));
+    let is_meant = |pid: i32| unkillable::is_past_end(pid) || is_of_run(pid);
+    if !taken.iter().all(|&pid| is_meant(pid)) {
         return Holders::Others;
     }
     let inherited = || {
-        let meant = ending::all().filter(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard)));
-        meant.filter(|&pid| lives(pid) && locks::has(pid, &files) == Some(true)).collect()
+        let meant = ending::all().filter(|&pid| is_meant(pid));
+        meant.filter(|&pid| lives(pid) && has(pid, &files) == Some(true)).collect()
     };
     let (holders, is_it): (Vec<i32>, &dyn Fn(i32) -> bool) = match taken.is_empty() {
         false => (taken, &has_it),
-        true => (inherited(), &|pid| locks::has(pid, &files) == Some(true)),
+        true => (inherited(), &|pid| has(pid, &files) == Some(true)),
     };
     if holders.is_empty() {
         return Holders::None;
@@ -229,19 +252,36 @@ fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     let (mut ended, mut reach) = (Ended::default(), Reach::default());
     for &pid in &holders {
         // Checked again once the process is held by a descriptor: its pid may have been reused.
-        let still = |_: &_| limit_of(pid).is_some_and(|hard| is_meant(pid, hard)) && is_it(pid);
+        let still = |_: &_| is_meant(pid) && is_it(pid);
         match reach.send(pid, Signal::KILL, &still) {
             Sent::Forbidden(left) => _ = ended.out_of_reach.insert(left),
             Sent::To(_) | Sent::No => _ = ended.pids.insert(pid),
         }
     }
+    await_end(&mut ended, &is_of_run);
+    Holders::Ended(ended)
+}
+
+/// Waits until the killed processes are gone, and ends the waits that keep those of runs. A daemon waits for what is an
+/// operator's.
+fn await_end(ended: &mut Ended, is_of_run: &dyn Fn(i32) -> bool) {
+    let mut stuck = Stuck::default();
     for _ in 0..TRIES {
-        if !ended.pids.iter().any(|&pid| lives(pid)) {
-            break;
+        let left: BTreeSet<i32> = ended.pids.iter().copied().filter(|&pid| lives(pid)).collect();
+        if left.is_empty() {
+            return;
+        }
+        match stuck.step(left.iter().all(|&pid| unkillable::is_past_end(pid))) {
+            Step::Wait => {}
+            Step::Abort => _ = unkillable::end_waits(left.into_iter().filter(|&pid| is_of_run(pid))),
+            Step::GiveUp => {
+                ended.pids.retain(|pid| !left.contains(pid));
+                ended.stuck = left;
+                return;
+            }
         }
         std::thread::sleep(PAUSE);
     }
-    Holders::Ended(ended)
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //!              take                 give back: nothing is left of the call
 //!   free ──────────────▶ busy ─────────────────────────────────────────▶ free
 //!                          ├─ park: others live on ─▶ parked with the run ─ release, or they end ─▶ free
-//!                          └─ dropped: closed ─▶ retired ─ it has ended what was below it ─▶ reaped
+//!                          ├─ dropped: closed ─▶ retired ─ it has ended what was below it ─▶ reaped
+//!                          └─ stuck: the kernel does not end what is below it ─▶ retired, and not waited for
 //! ```
 //!
 //! A keeper has processes of one [`Owner`] for all its life, and is free for that owner alone. It has the processes of
@@ -17,10 +18,11 @@ pub(super) mod connection;
 pub(super) mod running_call;
 pub(super) mod sealed_program;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -41,9 +43,11 @@ use super::pool::connection::{Closed, KeeperProgram, Link};
 use super::supervisor::ENTER;
 use super::supervisor::protocol::{Owner, What};
 use super::timing::KILL_WAIT;
-use super::tree::Tree;
 use super::tree::kill::Found;
 use super::tree::proc_stat::{beginning_of, stat};
+use super::tree::{Member, Tree};
+use super::unkillable::{self, Step, Stuck};
+use crate::timed_read;
 
 /// Idle keepers that are kept for the next calls.
 const MOST_FREE: usize = 16;
@@ -51,6 +55,8 @@ const MOST_FREE: usize = 16;
 const MOST_PARKED: usize = 64;
 /// Bytes of a command line that are read to be shown.
 const COMMAND_SHOWN: u64 = 4096;
+/// How long the read of one may take. It is answered at once where the process does not prevent that.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Longest pause between two looks at killed and adopted processes.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -79,6 +85,9 @@ struct Pool {
     /// Every keeper that is not reaped, and the run that it serves.
     known: HashMap<i32, Option<RunId>>,
     retired: Vec<Closed>,
+    /// Children that SIGKILL does not end: keepers, and what lost its keeper. They are not waited for, and reaped as
+    /// soon as the kernel lets them go.
+    stuck: BTreeSet<i32>,
     /// No keeper is needed any more.
     closed: bool,
 }
@@ -89,6 +98,17 @@ pub(super) struct Parked {
     pub(super) link: Link,
     /// Reads their output.
     pub(super) drainer: Option<JoinHandle<()>>,
+}
+
+/// The outcome of ending what lost its keeper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Swept {
+    /// Nothing is left.
+    All,
+    /// All was killed, and the kernel does not end what is left.
+    Stuck,
+    /// Something may still run.
+    Part,
 }
 
 /// A process of a run.
@@ -196,8 +216,18 @@ impl Keepers {
         pool.reap_retired();
     }
 
-    /// Ends the leftovers of a keeper that is gone, or that does not work. Gives whether nothing is left.
-    pub(super) async fn lost(&self, mut link: Link) -> bool {
+    /// Closes a keeper that cannot end what is below it, with a word for root. The keeper stays until that is gone.
+    pub(super) fn leave_stuck(&self, run: RunId, link: Link) {
+        let pid = link.pid();
+        let below = Tree::below(pid).members().into_iter().map(|member| member.pid);
+        warn_of_stuck(Some(run), &below.filter(|&pid| stat(pid).is_some_and(|stat| !stat.dead)).collect());
+        let mut pool = self.pool();
+        pool.stuck.insert(pid);
+        pool.retired.push(link.close());
+    }
+
+    /// Ends the leftovers of a keeper that is gone, or that does not work.
+    pub(super) async fn lost(&self, mut link: Link) -> Swept {
         let pid = link.pid();
         let is_dead = link.kill().await;
         if is_dead {
@@ -206,37 +236,67 @@ impl Keepers {
         }
         link.group.as_ref().inspect(|group| group.kill());
         let swept = self.sweep().await;
-        if !is_dead {
-            // It is known, and reaped, as long as the kernel keeps it.
-            self.pool().retired.push(link.close());
+        if is_dead {
+            return swept;
         }
-        swept && is_dead
+        // It is known, and reaped, as long as the kernel keeps it.
+        warn_of_stuck(None, &BTreeSet::from([pid]));
+        let is_below_past = Tree::below(pid).members().iter().all(|member| unkillable::is_past_end(member.pid));
+        let mut pool = self.pool();
+        pool.stuck.insert(pid);
+        pool.retired.push(link.close());
+        if is_below_past && swept != Swept::Part { Swept::Stuck } else { Swept::Part }
     }
 
     /// Ends every child of this process that is no keeper, and everything below it.
-    async fn sweep(&self) -> bool {
+    async fn sweep(&self) -> Swept {
         if !self.adopts {
-            return true;
+            return Swept::All;
         }
         let _one = self.sweeping.lock().await;
         let ended = timeout(KILL_WAIT, async {
-            let mut pause = Duration::from_millis(1);
-            while self.kill_adopted() {
+            let (mut pause, mut stuck) = (Duration::from_millis(1), Stuck::default());
+            loop {
+                let (found, left) = self.kill_adopted();
+                if found == Found::Empty {
+                    return Swept::All;
+                }
+                let pids: BTreeSet<i32> = left.iter().map(|member| member.pid).collect();
+                let is_all = found == Found::Whole && pids.iter().all(|&pid| unkillable::is_past_end(pid));
+                match stuck.step(is_all) {
+                    Step::Wait => {}
+                    Step::Abort => _ = unkillable::end_waits(pids),
+                    Step::GiveUp => {
+                        warn_of_stuck(None, &pids);
+                        let ours = left.iter().filter(|member| member.parent == self.own);
+                        self.pool().stuck.extend(ours.map(|member| member.pid));
+                        return Swept::Stuck;
+                    }
+                }
                 sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         });
-        ended.await.inspect_err(|_| tracing::error!("processes that lost their keeper live on after SIGKILL")).is_ok()
+        ended.await.unwrap_or_else(|_| {
+            tracing::error!("processes that lost their keeper live on after SIGKILL");
+            Swept::Part
+        })
     }
 
-    /// Kills and reaps strangers among the children. Gives whether there were any.
-    fn kill_adopted(&self) -> bool {
+    /// Kills and reaps strangers among the children. Gives what there was, and what is left.
+    fn kill_adopted(&self) -> (Found, Vec<Member>) {
         // While no keeper is being started, every child that is not known is a stranger, also in the passes of the
         // kill.
         let _gate = self.starting.write().unwrap_or_else(PoisonError::into_inner);
-        let known: HashSet<i32> = self.pool().known.keys().copied().collect();
-        let tree = Tree { root: self.own, spared: &|pid| known.contains(&pid) };
-        tree.kill(&reap) != Found::Empty
+        let spared: HashSet<i32> = {
+            let pool = self.pool();
+            pool.known.keys().chain(&pool.stuck).copied().collect()
+        };
+        let tree = Tree { root: self.own, spared: &|pid| spared.contains(&pid) };
+        match tree.kill(&reap) {
+            Found::Empty => (Found::Empty, Vec::new()),
+            found => (found, tree.members()),
+        }
     }
 
     /// Notices keepers that die while no call uses them, and ends their leftovers. Costs nothing while none dies.
@@ -262,7 +322,7 @@ impl Keepers {
             let parked: Vec<Parked> = pool.parked.drain().flat_map(|(_, parked)| parked).collect();
             let free = std::mem::take(&mut pool.free);
             pool.retired.extend(free.into_iter().chain(parked.into_iter().map(|parked| parked.link)).map(Link::close));
-            pool.known.keys().copied().collect()
+            pool.known.keys().filter(|pid| !pool.stuck.contains(pid)).copied().collect()
         };
         for pid in pids {
             // A process that is reaped already is gone.
@@ -393,14 +453,17 @@ impl Pool {
     }
 
     fn reap_retired(&mut self) {
-        let Self { retired, known, .. } = self;
+        let Self { retired, known, stuck, .. } = self;
         retired.retain_mut(|Closed { child, .. }| {
             let lives = matches!(child.try_wait(), Ok(None));
             if !lives {
-                known.remove(&i32::try_from(child.id()).unwrap_or(i32::MAX));
+                let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
+                known.remove(&pid);
+                stuck.remove(&pid);
             }
             lives
         });
+        stuck.retain(|pid| known.contains_key(pid) || !reap(*pid));
     }
 
     fn forget_dead(&mut self) {
@@ -426,6 +489,11 @@ fn reap(pid: i32) -> bool {
     matches!(waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
 }
 
+fn warn_of_stuck(run: Option<RunId>, pids: &BTreeSet<i32>) {
+    let run = run.map(tracing::field::display);
+    tracing::warn!(run, "{}", unkillable::told(pids));
+}
+
 /// Whether a process has no rights because of its owner.
 const fn is_of_run(lineage: Lineage) -> bool {
     !matches!(lineage, Lineage::Outside | Lineage::Beside)
@@ -435,8 +503,13 @@ fn describe(pid: i32) -> Option<Process> {
     if stat(pid)?.dead {
         return None;
     }
-    // A process may have megabytes of arguments.
-    let line = beginning_of(pid, COMMAND_SHOWN)?;
+    // A process may have megabytes of arguments, and may keep them from being read: by a thread that waits, for a file
+    // system of its own, with the lock of its memory.
+    let read = move || beginning_of(pid, COMMAND_SHOWN);
+    let line = match timed_read::within(Path::new(&format!("/proc/{pid}/cmdline")), PATIENCE, read) {
+        Ok(line) => line?,
+        Err(_) => Vec::new(),
+    };
     let words: Vec<_> = line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).collect();
     let command = if words.is_empty() {
         let name = fs::read(format!("/proc/{pid}/comm")).ok()?;

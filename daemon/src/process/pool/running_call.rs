@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{Link, end_of};
-use super::{Keepers, Parked};
+use super::{Keepers, Parked, Swept};
 use crate::process::cancel::{Cancel, Stop};
 use crate::process::cgroup::Grouped;
 use crate::process::spawn::{Launch, SpawnError};
@@ -38,6 +38,8 @@ pub(in crate::process) struct Held {
     alone: bool,
     /// The keeper was lost, and its leftovers were ended.
     swept: bool,
+    /// Everything was killed, and the kernel does not end what is left.
+    stuck: bool,
 }
 
 /// The run has too many parked keepers: this is the latest one.
@@ -56,6 +58,8 @@ pub(in crate::process) enum Heard {
     Lost,
     /// The keeper was gone before it read the request.
     Untaken,
+    /// The time limit was over, and not even SIGKILL has ended what is left.
+    Stuck,
 }
 
 impl Held {
@@ -86,6 +90,7 @@ impl Held {
                 expired: false,
                 alone: false,
                 swept: false,
+                stuck: false,
             };
             let frame = match frame {
                 Ok(frame) => frame,
@@ -132,6 +137,7 @@ impl Held {
                 self.alone = alone;
             }
             What::Failed(_) | What::Empty => self.alone = true,
+            What::Stuck => self.leave_stuck(),
             What::Runs { .. } => {}
         }
     }
@@ -158,6 +164,7 @@ impl Held {
                 Ok(Ok(What::Ended { .. })) => return Heard::Ended,
                 Ok(Ok(What::Failed(failure))) => return Heard::Failed(failure),
                 Ok(Ok(What::Empty)) => continue,
+                Ok(Ok(What::Stuck)) => return Heard::Stuck,
                 // The kernel reports a reset where the keeper has left bytes unread.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Heard::Untaken,
                 Ok(Err(_)) => return Heard::Lost,
@@ -172,6 +179,7 @@ impl Held {
                     biased;
                     heard = self.next() => match heard {
                         Ok(What::Ended { .. }) => return Heard::Ended,
+                        Ok(What::Stuck) => return Heard::Stuck,
                         Ok(_) => {}
                         Err(_) => return Heard::Lost,
                     },
@@ -187,6 +195,9 @@ impl Held {
     /// Ends everything below the keeper and waits until nothing is left, or until even SIGKILL has not helped for a
     /// while.
     pub(in crate::process) async fn end_all(&mut self, cancel: &mut Cancel, stop: Stop) {
+        if self.stuck {
+            return;
+        }
         let mut force = stop == Stop::AtOnce;
         let ended = timeout(GRACE + KILL_WAIT, async {
             self.ask_to_end(force).await?;
@@ -194,7 +205,7 @@ impl Held {
                 tokio::select! {
                     biased;
                     heard = self.next() => match heard? {
-                        What::Empty | What::Failed(_) => return Ok(()),
+                        What::Empty | What::Failed(_) | What::Stuck => return Ok(()),
                         What::Runs { .. } | What::Ended { .. } => {}
                     },
                     () = cancel.forced(), if !force => {
@@ -230,7 +241,19 @@ impl Held {
     /// The keeper no longer works: it is killed, and the daemon does its work.
     async fn sweep(&mut self) {
         if let Some(link) = self.link.take() {
-            self.swept = self.keepers.lost(link).await;
+            match self.keepers.lost(link).await {
+                Swept::All => self.swept = true,
+                Swept::Stuck => self.stuck = true,
+                Swept::Part => {}
+            }
+        }
+    }
+
+    /// What is left below the keeper executes nothing any more, and does not end: the keeper stays with it.
+    fn leave_stuck(&mut self) {
+        self.stuck = true;
+        if let Some(link) = self.link.take() {
+            self.keepers.leave_stuck(self.run, link);
         }
     }
 
@@ -242,6 +265,11 @@ impl Held {
     /// Whether the keeper was lost, and with it the end of the call, and all of its processes were ended.
     pub(in crate::process) fn is_swept(&self) -> bool {
         self.swept
+    }
+
+    /// Whether everything was killed, and the kernel does not end what is left.
+    pub(in crate::process) fn is_stuck(&self) -> bool {
+        self.stuck
     }
 
     /// How the process ended, if the keeper has said so.
@@ -298,6 +326,7 @@ impl Held {
             expired: false,
             alone: false,
             swept: false,
+            stuck: false,
         }
     }
 }

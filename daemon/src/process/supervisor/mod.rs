@@ -17,18 +17,20 @@
 //!
 //! A keeper whose limits, priority or processors were changed serves no further call: it ends before it reads the next
 //! request. It holds the time limit of its call as well, so that a daemon that hangs lets no command run on.
+//!
+//! Where SIGKILL does not end what is below it ([`unkillable`]), a keeper says so and stays until that is gone. It
+//! serves no further call, and no longer holds its lock: nothing is executed there any more.
 
 mod keeper_attributes;
 pub mod launch;
 pub(super) mod protocol;
+mod start;
 
-use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -40,23 +42,26 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
-use rustix::fs::CWD;
-use rustix::process::{fchdir, getpriority_process, setpriority_process};
+use rustix::process::{getpriority_process, setpriority_process};
 use wait4::Wait4;
 
 use super::owner::survivors;
 use super::rlimits;
 use super::supervisor::keeper_attributes::Untouched;
-use super::supervisor::protocol::{Answer, Failure, Place, Request, Start, Used, VERSION, What, first_frame};
+use super::supervisor::protocol::{Answer, Request, Start, Used, VERSION, What, first_frame};
+use super::supervisor::start::spawn;
 use super::timing::{GRACE, HIGHEST_PRIORITY, RUNS_AFTER};
 use super::tree::Tree;
 use super::tree::kill::Found;
-use crate::{fd_passing, folders};
+use super::unkillable::{self, Step, Stuck};
+use crate::fd_passing;
 
 /// How long a tree may take to end by itself when the daemon is gone.
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
 /// Pause between two passes of SIGKILL: the first one, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// The pause once what is left has been given up.
+const PAUSE_OF_STUCK: Duration = Duration::from_secs(1);
 /// Dead children that are reaped before the keeper does anything else: others may die faster than it reaps.
 const MOST_REAPED: usize = 256;
 /// Bytes of one read.
@@ -104,7 +109,7 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
 
 struct Keeper {
     /// Only held: a daemon that starts waits until no keeper of an earlier one holds it.
-    _lock: OwnedFd,
+    lock: Option<OwnedFd>,
     socket: UnixStream,
     /// `None` once the daemon is gone.
     listening: bool,
@@ -151,6 +156,9 @@ struct Running {
 struct Ending {
     kill_at: Instant,
     pause: Duration,
+    stuck: Stuck,
+    /// The daemon knows that it is stuck.
+    told_stuck: bool,
 }
 
 impl Keeper {
@@ -191,7 +199,7 @@ impl Keeper {
             }
         }
         Ok(Self {
-            _lock: lock,
+            lock: Some(lock),
             socket,
             listening: true,
             children_changed,
@@ -298,6 +306,27 @@ impl Keeper {
             ending.pause = if found == Found::Part { PAUSES.0 } else { (ending.pause * 2).min(PAUSES.1) };
         }
         self.reap();
+        self.look_at_the_stuck(found);
+    }
+
+    /// Ends the waits of what SIGKILL does not end; says at last that they do not end.
+    fn look_at_the_stuck(&mut self, found: Found) {
+        let Some(ending) = &mut self.ending else { return };
+        let is_whole = found == Found::Whole;
+        let left = if is_whole { Tree::below(self.own).members() } else { Vec::new() };
+        let left: Vec<i32> = left.iter().map(|member| member.pid).collect();
+        let is_all = is_whole && left.iter().all(|&pid| unkillable::is_past_end(pid));
+        match ending.stuck.step(is_all) {
+            Step::Wait => {}
+            Step::Abort => _ = unkillable::end_waits(left),
+            Step::GiveUp => {
+                ending.kill_at = now() + PAUSE_OF_STUCK;
+                if !std::mem::replace(&mut ending.told_stuck, true) {
+                    self.lock = None;
+                    self.say(What::Stuck);
+                }
+            }
+        }
     }
 
     /// Reaps dead children. The process of the call goes first and alone, because only its own `wait4` tells its use of
@@ -454,118 +483,20 @@ impl Keeper {
         }
         let kill_at = now() + grace;
         match &mut self.ending {
-            Some(ending) => ending.kill_at = ending.kill_at.min(kill_at),
+            Some(ending) => {
+                ending.kill_at = ending.kill_at.min(kill_at);
+                ending.told_stuck = false;
+            }
             None => {
                 self.run_with(HIGHEST_PRIORITY);
                 if grace > Duration::ZERO {
                     Tree::below(self.own).terminate();
                 }
-                self.ending = Some(Ending { kill_at, pause: PAUSES.0 });
+                let stuck = Stuck::default();
+                self.ending = Some(Ending { kill_at, pause: PAUSES.0, stuck, told_stuck: false });
             }
         }
     }
-}
-
-/// The number of a system error.
-fn number(error: &io::Error) -> i32 {
-    let invalid = if error.kind() == ErrorKind::InvalidInput { libc::EINVAL } else { libc::EIO };
-    error.raw_os_error().unwrap_or(invalid)
-}
-
-/// Starts a process in its working directory. The keeper enters the directory for that moment: the directory that it
-/// checked is the one that the process starts in, whatever happens to the path meanwhile.
-fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> Result<Child, Failure> {
-    if let Some(tag) = start.unknown {
-        return Err(Failure::Unknown { tag });
-    }
-    enter(&start.place)?;
-    let spawned = spawn_here(start, passed);
-    // The keeper must not keep a directory busy, nor depend on one.
-    let _ = nix::unistd::chdir("/");
-    spawned.map_err(|error| Failure::Start { errno: number(&error) })
-}
-
-/// Enters a directory, if it is the expected folder.
-fn enter(place: &Place<OsString>) -> Result<(), Failure> {
-    let path: &std::path::Path = place.directory.as_ref();
-    let workdir = match folders::open(CWD, place.workdir.as_ref()) {
-        Ok(workdir) => workdir,
-        // If the folder is gone, a call may still name a directory of its own.
-        Err(_) if path.is_absolute() => return enter_directory(CWD, path),
-        Err(error) => return Err(Failure::Workdir { errno: number(&error) }),
-    };
-    let found = (workdir.device, workdir.inode);
-    if place.folder.is_some_and(|wanted| wanted != found) {
-        return Err(Failure::OtherFolder { device: found.0, inode: found.1 });
-    }
-    if place.directory.is_empty() {
-        return fchdir(&workdir.descriptor).map_err(|errno| Failure::Workdir { errno: errno.raw_os_error() });
-    }
-    enter_directory(&workdir.descriptor, path)
-}
-
-fn enter_directory(from: impl AsFd, path: &std::path::Path) -> Result<(), Failure> {
-    let directory = folders::open(from, path);
-    let directory = directory.map_err(|error| Failure::Directory { errno: number(&error) })?;
-    fchdir(&directory.descriptor).map_err(|errno| Failure::Directory { errno: errno.raw_os_error() })
-}
-
-/// `passed` has standard output and error, or a terminal for all three streams; then the standard input of a call that
-/// has one.
-fn spawn_here(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::Result<Child> {
-    let output = passed.next().ok_or(ErrorKind::InvalidInput)?;
-    let (input, error) = match passed.next() {
-        Some(error) if start.input => (Stdio::from(passed.next().ok_or(ErrorKind::InvalidInput)?), error),
-        Some(error) => (Stdio::null(), error),
-        None => (Stdio::from(output.try_clone()?), output.try_clone()?),
-    };
-    let program = match resolve(start) {
-        Some(program) => program,
-        None => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
-    };
-    let mut command = if start.launcher.is_empty() {
-        let mut args = start.args.iter();
-        let mut command = Command::new(program);
-        if let Some(name) = args.next() {
-            command.arg0(name);
-        }
-        command.args(args);
-        command
-    } else {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("launch").arg(&start.launcher).arg(program).args(&start.args);
-        command
-    };
-    // The environment of the call may give orders to the loader, which must not affect the launcher.
-    let hide = |name: &OsString| if start.launcher.is_empty() { name.clone() } else { launch::hidden(name) };
-    command.env_clear().envs(start.env.iter().map(|(name, value)| (hide(name), value)));
-    command.stdin(input).stdout(output).stderr(error);
-    if start.group {
-        command.process_group(0);
-    }
-    command.spawn()
-}
-
-/// Looks for a name without a slash in the PATH that the process gets: in the library, that would cost a fork.
-fn resolve(start: &Start) -> Option<std::path::PathBuf> {
-    let name = start.program.as_os_str();
-    if name.as_bytes().contains(&b'/') {
-        return Some(name.into());
-    }
-    let path = start.env.iter().rev().find(|(variable, _)| variable == "PATH").map(|(_, path)| path.as_os_str());
-    let directories = path.unwrap_or(OsStr::new("/usr/bin:/bin"));
-    // The path needs a slash, or the library would search PATH once more.
-    let here = std::path::Path::new(".");
-    let candidates = std::env::split_paths(directories).map(|directory| here.join(directory).join(name));
-    let mut first = None;
-    for candidate in candidates.filter(|candidate| candidate.is_file()) {
-        if nix::unistd::access(&candidate, nix::unistd::AccessFlags::X_OK).is_ok() {
-            return Some(candidate);
-        }
-        // A file that may not be executed is reported, if no later directory has a file that may.
-        first.get_or_insert(candidate);
-    }
-    first
 }
 
 #[expect(

@@ -3,7 +3,7 @@
 //! ```text
 //!   frame = length (4 bytes) · kind (1 byte) · fields          field = tag (1 byte) · length (4 bytes) · value
 //!
-//!   daemon ── hello (version) · start · end … ──▶ keeper        keeper ── runs · failed · ended · empty … ──▶ daemon
+//!   daemon ── hello (version) · start · end … ──▶ keeper    keeper ── runs · failed · ended · empty · stuck … ──▶ daemon
 //! ```
 //!
 //! Pure. The only place with this encoding. Descriptors travel beside a frame, with its first byte.
@@ -33,6 +33,7 @@ const RUNS: u8 = 0;
 const FAILED: u8 = 1;
 const ENDED: u8 = 2;
 const EMPTY: u8 = 3;
+const STUCK: u8 = 4;
 
 /// Tags with this bit are binding: a keeper that does not know such a field must not start the command.
 const BINDING: u8 = 0x80;
@@ -176,6 +177,9 @@ pub(in crate::process) enum What {
     Ended { used: Used, alone: bool, expired: bool },
     /// The keeper has no child.
     Empty,
+    /// The keeper has killed everything below it, and the kernel does not end what is left: the keeper is of no use any
+    /// more.
+    Stuck,
 }
 
 /// Why a process did not start, with error numbers of the system.
@@ -316,6 +320,7 @@ impl Answer {
             What::Failed(_) => FAILED,
             What::Ended { .. } => ENDED,
             What::Empty => EMPTY,
+            What::Stuck => STUCK,
         };
         framed(kind, |frame| {
             frame.put(tag::SEQ, self.seq.to_le_bytes());
@@ -331,7 +336,7 @@ impl Answer {
                         frame.put(tag::EXPIRED, [1]);
                     }
                 }
-                What::Empty => {}
+                What::Empty | What::Stuck => {}
             }
         })
     }
@@ -359,6 +364,7 @@ impl Answer {
             FAILED => What::Failed(failure.known()?),
             ENDED => What::Ended { used: Used { status: status?, ..used }, alone, expired },
             EMPTY => What::Empty,
+            STUCK => What::Stuck,
             _ => return None,
         };
         Some(Self { seq: seq?, what })
@@ -558,6 +564,7 @@ mod tests {
             What::Ended { used, alone: true, expired: false },
             What::Ended { used, alone: false, expired: true },
             What::Empty,
+            What::Stuck,
         ]
         .map(|what| Answer { seq: 9, what })
         .to_vec()
