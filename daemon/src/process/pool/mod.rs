@@ -229,13 +229,18 @@ impl Keepers {
     /// Ends the leftovers of a keeper that is gone, or that does not work.
     pub(super) async fn lost(&self, mut link: Link) -> Swept {
         let pid = link.pid();
+        let before = self.pool().stuck.clone();
         let is_dead = link.kill().await;
         if is_dead {
             // From here on another process may get its number.
             self.pool().known.remove(&pid);
         }
         link.group.as_ref().inspect(|group| group.kill());
-        let swept = self.sweep().await;
+        let mut swept = self.sweep().await;
+        // Who minds dead keepers may have given it up while this waited for its turn.
+        if swept == Swept::All && self.pool().stuck.iter().any(|pid| !before.contains(pid)) {
+            swept = Swept::Stuck;
+        }
         if is_dead {
             return swept;
         }
