@@ -1,14 +1,14 @@
 //! Finds out which directory a path means at this moment, within a time limit.
 //!
 //! To look at a path blocks for as long as the file system does, which is for ever on a network mount whose server is
-//! gone. So looks run on threads of their own: one at a time for each path, a few for each party, and a bounded number
-//! in all. Looks for runs share neither threads nor turns with those for operators. A look that hangs occupies one thread
-//! until the kernel returns.
+//! gone. So looks run on threads of their own: one at a time for each path (of all operators, and of each run), a few
+//! for each party, and a bounded number in all. Looks for runs share neither threads nor turns with those for
+//! operators. A look that hangs occupies one thread until the kernel returns.
 //!
 //! Descriptors that clients have passed are closed on other threads: one for each party, so that a close that hangs
-//! delays no other party and no look. A party with many such descriptors in the queue may pass none meanwhile. Runs pass
-//! none at all: `fstat` and the close of a descriptor may wait for a file system that the run serves itself, and no
-//! signal ends that.
+//! delays no other party and no look. A party with many such descriptors in the queue may pass none meanwhile. Runs
+//! pass none at all: `fstat` and the close of a descriptor may wait for a file system that the run serves itself, and
+//! no signal ends that.
 //!
 //! For the same reason no path leads through a link of `/proc` (`/proc/PID/root`, `cwd`, `fd/N`): the kernel follows it
 //! into the mount namespace of that process, with whatever is mounted there.
@@ -175,8 +175,8 @@ impl Folders {
         self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a party may pass descriptors now. A run and an unknown peer never, an operator not while many that it has
-    /// passed wait to be closed.
+    /// Whether a party may pass descriptors now. A run and an unknown peer never may, an operator not while many that
+    /// it has passed wait to be closed.
     pub fn may_pass(&self, party: Party) -> bool {
         turns_of(party).is_none() && self.passed().of.get(&party).is_none_or(|count| *count < PARTY_PASSED)
     }
@@ -439,8 +439,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_operators_pass_descriptors_and_not_while_many_of_theirs_wait() {
+    #[tokio::test]
+    async fn only_operators_pass_descriptors_and_not_while_many_of_theirs_wait() {
         let folders = Folders::new(None);
         let run = Party::Run(harness_protocol::id::RunId::from_u64(1));
         let unknown = Party::Connection(u64::MAX);

@@ -224,7 +224,7 @@ fn open_state(paths: &Paths, standing: &Standing) -> anyhow::Result<(StateDir, B
         match StateDir::open(dir) {
             Err(error) if error.is_held() => {
                 let freed = end_false_holders(dir, &StateDir::lock_file(dir), standing);
-                if freed.ended.is_empty() {
+                if !freed.may_succeed() {
                     return Err(held_by(error.into(), &freed));
                 }
                 all.extend(freed.ended);
@@ -319,7 +319,7 @@ fn bind(
         match Bound::bind(&paths.socket, members.clone()) {
             Err(BindError::Lock(error)) if error.is_held() => {
                 let freed = end_false_holders_of_socket(&lock, standing);
-                if freed.ended.is_empty() {
+                if !freed.may_succeed() {
                     return Err(held_by(BindError::Lock(error).into(), &freed));
                 }
                 let ended = freed.ended;

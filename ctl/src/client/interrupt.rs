@@ -1,8 +1,8 @@
 //! Turns Ctrl-C (SIGINT) into a file descriptor that can be polled together with a socket.
 //!
 //! The only place that reacts to SIGINT. Once it is installed, Ctrl-C no longer ends the process: every wait must look
-//! at the descriptor as well, and its caller decides whether the wait or the program ends. The descriptor stays readable
-//! after the first Ctrl-C.
+//! at the descriptor as well, and its caller decides whether the wait or the program ends. The descriptor stays
+//! readable after the first Ctrl-C.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,8 +1,8 @@
 //! Sends requests to the daemon over one connection, and receives replies in any order, and notifications.
 //!
-//! Blocking. The only place that reads from and writes to the socket, with bounds, and with the time limit that a caller
-//! gives. Says its version of the protocol with the first request. Keeps notifications that come while it waits for a
-//! reply. Must not start a daemon or repeat a request: a lost connection is an error, which `session/` handles.
+//! Blocking. The only place that reads from and writes to the socket, with bounds, and with the time limit that a
+//! caller gives. Says its version of the protocol with the first request. Keeps notifications that come while it waits
+//! for a reply. Must not start a daemon or repeat a request: a lost connection is an error, which `session/` handles.
 
 pub(crate) mod connect;
 pub(crate) mod error;

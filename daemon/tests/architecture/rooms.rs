@@ -51,6 +51,7 @@ pub(crate) const HOUSES: &[House] = &[
         below: "process",
         rooms: &[
             "timing",
+            "unkillable",
             "cancel",
             "rlimits",
             "input",

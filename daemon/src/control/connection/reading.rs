@@ -23,8 +23,8 @@ const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
 /// The peer has passed descriptors, and may pass none now.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "descriptors are not taken from processes of runs, nor while many of this peer wait to be closed; name the folder by \
-     workdir_id; the connection is closed"
+    "descriptors are not taken from processes of runs, nor while many of this peer wait to be closed; name the folder \
+     by workdir_id; the connection is closed"
 )]
 struct NotTaken;
 

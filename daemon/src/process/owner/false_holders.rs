@@ -58,6 +58,8 @@ const MOST_NAMED: usize = 20;
 pub struct Freed {
     /// Pids of the processes that were ended. If there are any, another attempt at the lock may succeed.
     pub ended: BTreeSet<i32>,
+    /// None was ended, and the lock is free meanwhile: another attempt at it may succeed.
+    pub is_free: bool,
     /// If none was ended, and the process that took the lock is dead: pids of processes that may hold it, and are not
     /// ended, because they may be an operator's whose limit a run has lowered.
     pub may_hold: Vec<i32>,
@@ -68,9 +70,14 @@ pub struct Freed {
 }
 
 impl Freed {
+    /// Whether another attempt at the lock may succeed.
+    pub fn may_succeed(&self) -> bool {
+        self.is_free || !self.ended.is_empty()
+    }
+
     fn of(ended: Ended) -> Self {
         let stuck = (!ended.stuck.is_empty()).then(|| unkillable::told(&ended.stuck));
-        Self { ended: ended.pids, may_hold: Vec::new(), out_of_reach: ended.out_of_reach, stuck }
+        Self { ended: ended.pids, out_of_reach: ended.out_of_reach, stuck, ..Self::default() }
     }
 }
 
@@ -130,9 +137,9 @@ fn end_left(locked: &[&Path], is_of_runs: &dyn Fn(u64) -> bool, standing: &Stand
     let (mut out_of_reach, mut stuck) = (BTreeSet::new(), BTreeSet::new());
     let extents = [Extent::Hiding, Extent::Left, Extent::LikeDaemons, Extent::OfOthers];
     for extent in extents.into_iter().cycle().take(ROUNDS * extents.len()) {
-        // Nothing is ended for a lock that is free.
+        // Nothing is ended for a lock that is free: who had it was about to end.
         if !locked.iter().any(|path| is_held(path)) {
-            return Freed::default();
+            return Freed { is_free: true, ..Freed::default() };
         }
         let machine = Machine::now();
         let is_within = |pid: i32| match machine.kin(pid) {
@@ -157,7 +164,7 @@ fn end_left(locked: &[&Path], is_of_runs: &dyn Fn(u64) -> bool, standing: &Stand
     }
     stuck.retain(|&pid| lives(pid));
     let told = (!stuck.is_empty()).then(|| unkillable::told(&stuck));
-    Freed { ended: BTreeSet::new(), may_hold: may_hold(&files, standing), out_of_reach, stuck: told }
+    Freed { may_hold: may_hold(&files, standing), out_of_reach, stuck: told, ..Freed::default() }
 }
 
 /// Marked processes of our user that belong to no living daemon: those that hide what they have, or all where none
