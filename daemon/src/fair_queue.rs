@@ -1,6 +1,8 @@
-//! Decides whose turn it is: round robin over parties, so that a party with many requests delays only itself.
+//! Decides whose turn it is: round robin, over parties or over what else is to be served fairly.
 //!
-//! It has the order of turns only; the queues are elsewhere. Pure: no clock, no lock.
+//! A party that comes anew goes before those that always have something, three in a row at most. So a party with many
+//! requests delays another one by its own turn in the round only. Has the order of turns; the queues are elsewhere.
+//! Pure: no clock, no lock.
 
 use std::collections::{BTreeMap, VecDeque};
 

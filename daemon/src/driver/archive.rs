@@ -1,8 +1,9 @@
-//! Answers requests about runs that have left the world, from the journal: lists, views, waits, subscriptions, retries.
+//! Answers from the journal what clients ask about runs that have left the world: views, lists, waits, exports, texts,
+//! and the sources of retries and messages. Changes nothing.
 //!
-//! Details beyond a listing are folded from the run's own events, in a world of its own, so that there is no second way
-//! to interpret events. Every function here blocks for as long as the disk takes: the caller executes it off the
-//! driver.
+//! The listing of a run is stored. All other details are folded from the run's own events, in a world of its own, so
+//! that there is no second way to interpret events. A method that reads the journal blocks for as long as the disk
+//! takes: the rest of the driver must call it off the driver's thread (`off_to`, or `blocking`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

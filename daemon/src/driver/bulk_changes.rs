@@ -1,8 +1,10 @@
-//! Executes changes of many runs (cancel, pause, resume) in pieces, each small enough to delay no other client.
+//! Executes changes of many runs (cancel, pause, resume) in pieces of at most 200 runs, so that other clients have a
+//! turn between two pieces.
 //!
-//! The runs are determined at the beginning of such a change: later runs are not affected. Then each piece is a step
-//! and a commit of its own, and other clients have a turn between two pieces. A crash or a stop in between leaves the
-//! committed pieces as they are and the other runs unchanged; the client may safely ask again.
+//! The selection is settled before the first piece: a run that is made later is not affected, except that a cancel also
+//! ends the later descendants of a selected run. Each piece is a step and a commit of its own, and one piece at a time
+//! is in a step, for all clients together. A crash or a stop in between leaves the committed pieces as they are and the
+//! other runs unchanged; the client may safely ask again. A change of few runs does not come here: it is one command.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

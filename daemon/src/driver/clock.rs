@@ -1,6 +1,8 @@
-//! Reads the clocks. It is the one place in the daemon that does.
+//! Reads the clocks for the driver, the world and the parts that ask the driver's [`Clock`]: every time in an event
+//! comes from here.
 //!
-//! The monotonic clock is `CLOCK_BOOTTIME`, because the time while the machine is suspended counts.
+//! The monotonic clock is `CLOCK_BOOTTIME`, because the time while the machine is suspended counts. Two other places
+//! read a clock, for durations alone: a keeper, which is another process, and the threads that close connections.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

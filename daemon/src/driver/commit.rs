@@ -9,8 +9,10 @@
 //!        there is room for the ballast again          it goes through
 //! ```
 //!
-//! The only place that decides when the daemon is held. Nothing of a step is done or shown before its commit has
-//! succeeded.
+//! The only place that decides when the daemon is held. No event is published and no effect is performed before its
+//! commit has succeeded. Two things happen earlier while the daemon is held: reads show the world, which is ahead of
+//! the journal, and say so; and a cancel ends the calls of its runs, though it is refused. A disk that does not answer
+//! for three seconds holds the daemon too. After a failure that is a bug of the daemon, the driver ends.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;

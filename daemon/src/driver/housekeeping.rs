@@ -1,7 +1,9 @@
-//! Keeps the disk from filling: prunes finished runs on request and by configuration. Also makes backups.
+//! Prunes finished runs, on request and by configuration, and redundant events of the daemon, by configuration. Also
+//! makes backups.
 //!
-//! It removes only whole trees of runs, one pruning at a time. It works beside the driver and sends it requests, as a
-//! client does. It must not delete a run itself: a step of the world decides and records what is removed.
+//! One pruning at a time. It takes whole trees, in steps of at most 200 runs; the top of a tree goes last, so that
+//! after a crash the rest is still found. Housekeeping works in tasks beside the driver, and sends the driver requests
+//! as a client does. Must not delete from the journal itself: a step of the world decides and records what is removed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! Looks up in the journal what a request names and the world alone does not know (a finished run, an idempotency key),
-//! before the request takes effect.
+//! Looks up in the journal what a request names and the world does not know for sure (a finished run, an idempotency
+//! key, the beginning of an id), before the request takes effect.
 //!
-//! The reads are done off the driver, a bounded number at a time, by turns; meanwhile only the request's own connection
-//! waits. A look-up begins when all earlier steps are committed: then every run that has left the world is in the
-//! journal.
+//! The reads are done off the driver, a bounded number at a time, by turns. Meanwhile the request's own connection is
+//! held, and no other one. The driver must commit all earlier steps before it calls `begin`: then every run that has
+//! left the world is in the journal. While the daemon is held it calls `begin` all the same, for reads alone.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,11 +12,12 @@
 //!
 //! While a commit is under way and much has come, the next steps are made already. Their events are committed together
 //! after that one, and shown and done after their own commit. Reads and waits for runs are answered when no commit is
-//! under way.
+//! under way, or when the daemon is held.
 //!
-//! The only place with this order: nothing is done or shown before it is in the journal. It must not decide about runs
-//! or execute work, and must not block: it has a thread of its own, and while it waits for a commit, it answers what
-//! can be answered.
+//! The only place with this order: no event is shown and no effect is done before it is in the journal (`commit` has
+//! the two exceptions while held). Must not decide about runs or execute work, and must not block its thread on a disk.
+//! It may wait for a commit for up to three seconds; then the daemon is held, and the driver answers what can be
+//! answered.
 
 mod archive;
 mod bulk_changes;

@@ -1,8 +1,8 @@
-//! Collects the facts of `daemon.status` that are outside of the world: counts of the journal, bytes on disk, memory
-//! and descriptors.
+//! Collects the facts of `daemon.status` that are outside of the world: counts of the journal, bytes on disk, processes
+//! that an earlier daemon has left, memory and descriptors.
 //!
-//! A status waits behind no listing, and for a disk that does not answer only a moment: then it gives the last known
-//! facts. One look answers all clients that ask at the same time.
+//! A look at these facts waits behind no other read of the journal. A status waits half a second for its look at most:
+//! then it gives the last known facts. One look answers all statuses that came before it began.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,10 @@
-//! Executes one turn: everything that came goes into one step, then the reads are answered.
+//! Executes one turn: what the inbox gives for a turn goes into one step, then the reads are answered. Also performs
+//! effects.
 //!
-//! The only place with the order within a turn: requests of a connection take effect in their order, changes before
-//! reads, and reads when the steps are committed. A request that needs a look-up in the journal is left out of the
-//! turn, and takes part in a later turn, after the look-up.
+//! The only place with the order within a turn: changes before reads, and reads when the steps are committed. The inbox
+//! keeps a change behind a read of the same connection for the next turn, so requests of a connection take effect in
+//! their order. A request that needs a look-up in the journal, and a large change, are left out of the turn; their
+//! connection waits. A pruning has a step of its own.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::WaitParams;

@@ -14,10 +14,12 @@
 //!  leave: from every state, at once
 //! ```
 //!
-//! The next grant goes by class ([`Class`]: every class gets at least one grant in eight), within a class by share (in
-//! proportion to the weights), within a share round robin over the roots of the trees, within a root first come first
-//! served. The module must not know what a ticket is for, start anything, or keep a counter that the tickets do not
-//! account for. The cost of an operation does not grow with the queue.
+//! The next grant goes by class ([`Class`]: in any eight grants each class has a turn, if it has a ticket that may be
+//! granted), within a class by share (in proportion to the weights), within a share round robin over the roots of the
+//! trees, within a root first come first served. Every count of tickets and permits must follow from the tickets. The
+//! module must not know what a ticket is for, or start anything: the world grants, and starts what the permit is for.
+//! To enter, grant, park, resume and leave costs the same however long the queue is; a change of the shares, a jump of
+//! the clock and reports look at all tickets.
 
 #[cfg(test)]
 mod model_test;

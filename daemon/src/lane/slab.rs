@@ -1,6 +1,7 @@
 //! Stores the tickets of a lane in pages that never move, 48 bytes each, addressed by slot number.
 //!
-//! The id of a removed ticket finds nothing, even if another ticket has its slot. It must not know what a ticket means.
+//! The id of a removed ticket finds nothing, also if another ticket has its slot (until that slot was used 32,768 times
+//! more). Must not know what a ticket means.
 
 use harness_protocol::id::RunId;
 use harness_protocol::spec::Priority;

@@ -1,7 +1,7 @@
 //! Steps the world by its schedule, for the driver.
 //!
-//! The only place with the order of one step: time, inputs, sets, results. It must not decide anything about a run: the
-//! systems do.
+//! The only place with the order of one step: time, inputs, schedule, results. The order of the sets within the
+//! schedule is in `steps`. Must not decide anything about a run: the systems do.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Makes a world from events, and reads it. The only place that makes and owns the `World` of bevy.
 //!
-//! A world of this module has no schedule, so it changes only by the events that it is given; [`super::Engine`] adds
-//! the schedule and steps it. To read a run that has left the world, a new world is made from that run's events alone.
+//! A world of this module has no schedule, so it changes only by the events that it is given, and by `catch_up`, which
+//! sets the counters of what a start did not replay. [`super::Engine`] adds the schedule and steps it. To read a run
+//! that has left the world, a new world is made from that run's events alone.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
-//! Opens what persons are asked, and settles it, in one place.
+//! Opens interactions (what a person is asked), and settles them. The only place that does; an interaction of a run
+//! that ends, or of a job that gives up, is closed without a settlement elsewhere (`ending`, `steps/settle.rs`,
+//! `recover`).
 //!
 //! ```text
 //!                        answered, denied, expired

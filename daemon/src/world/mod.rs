@@ -11,8 +11,9 @@
 //! | [`StepSystems::Dispatch`] | the grants of permits, and the work that they allow |
 //! | [`StepSystems::Publish`] | the archiving of finished trees |
 //!
-//! Systems read and emit events; `apply` alone changes. So the world is the fold of its events, and a restart is a
-//! replay ([`Engine::rebuild`]).
+//! Systems read and emit events; `apply` alone changes runs and what follows from them. So the world is the fold of its
+//! events, and a restart is a replay ([`Engine::rebuild`]). Only the configuration, and the inputs and results of a
+//! step, do not come from events.
 
 pub mod api;
 mod apply;

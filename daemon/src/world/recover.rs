@@ -1,6 +1,6 @@
 //! Recovers the runs after a restart. A call that was executing is not executed again, because it may have had effects:
-//! its result says that it was interrupted. An interrupted inference fails and is tried again. Everything else
-//! continues.
+//! its result says that it was interrupted. An interrupted inference fails and is tried again. A call that waits for a
+//! person's answer goes on waiting. Runs that cannot be read are ended. Everything else continues.
 
 use bevy_ecs::query::Without;
 use harness_protocol::event::{Ending, EventBody, LaneShare, LaneWidth, ProviderFault, StopReason};

@@ -1,8 +1,8 @@
 //! Finds the events of the daemon, its lanes and providers that later events make redundant: without them a replay
 //! gives the same world.
 //!
-//! The counterpart of `apply`: of each piece of state, only the last event stays. Reads only: housekeeping decides
-//! whether these events are removed.
+//! The counterpart of `apply`: of each piece of state, the last event stays, and so does every event that accounts for
+//! a run that has not left the world. Reads only: housekeeping decides whether these events are removed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

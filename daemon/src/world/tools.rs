@@ -1,6 +1,7 @@
 //! Carries out the transitions that tools plan: asking a person, spawning a child, waiting for other runs.
 //!
-//! They need no permit and have no job: a waiting call costs one component.
+//! They need no permit and have no job: a waiting call is only data of its batch. A wait by which runs would wait for
+//! each other is refused.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Gives a system access to the world: to read everything, and to change it only by emitting events.
 //!
-//! A system gets a [`Tx`] and nothing else, so it cannot write a component.
+//! A system gets a [`Tx`] and nothing else, so it cannot write a component. Beside that it takes the inputs of the
+//! step, takes runs from the agenda and puts them there, and hands out effects.
 
 use std::sync::Arc;
 

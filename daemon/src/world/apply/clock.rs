@@ -1,8 +1,9 @@
 //! Applies a jump of the clock: moves the times by which the world measures spans, so that the jump makes nothing due
 //! or old.
 //!
-//! Past events keep their time if it is still possible, and are moved back if it is in the future. Instants that a
-//! person named stay: a deadline at a time of day remains at that time of day.
+//! Times that are only shown (when a run began, when it ended) stay, and are moved back if they would be in the future.
+//! Instants that a person named stay: a deadline at a time of day remains at that time of day. Events that were
+//! recorded do not change.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

@@ -1,7 +1,10 @@
-//! Changes the world: `apply(event)` is the only code that does, live and in replay alike.
+//! Changes runs, lanes and all else that events make: `apply(event)` is the only code that does, live and in replay
+//! alike.
 //!
-//! It must not decide anything: an event states what has happened. It knows no time but the event's own, and no
-//! configuration: one history gives one world, whatever is configured when it is read.
+//! Must not decide anything: an event states what has happened. Knows no time but the event's own, and no
+//! configuration: one history gives one world, whatever is configured when it is read. (The events of the first
+//! journals do not tell the shares of lanes; there the configured ones count.) Indexes that follow from components are
+//! updated by hooks (`model/indexes/hooks.rs`).
 
 mod calls;
 mod clock;

@@ -1,7 +1,8 @@
 //! Counts what each budget has used, and what is reserved for inferences that are wanted or running.
 //!
 //! A pool belongs to a run with a budget. Usage and reserves of a run count in its own pool and in the pools of the
-//! runs above it.
+//! runs above it. When something comes back to a pool, the first few runs that wait for it are put on the agenda. Must
+//! not decide what is reserved: `inference/budget.rs` does.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

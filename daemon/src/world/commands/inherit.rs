@@ -1,8 +1,10 @@
-//! Gives a child the limits of its parent: a child never has more than its parent has.
+//! Limits a child by its parent: a child has no more than its parent has, in limits, tools, priority, share and waiting
+//! for people.
 //!
-//! The only place that decides which fields are inherited. Deadlines are not written into the specification; they
-//! follow from the tree (`apply::deadline`), so that the retry of a run is not bound by the deadline of a tree that has
-//! ended.
+//! The only place with this rule, for every child however it is submitted. What a spawned child copies of its parent
+//! beside that (folder, provider, environment) is in `world/tools.rs`. Deadlines are not written into the
+//! specification; they follow from the tree (`apply::runs`), so that the retry of a run is not bound by the deadline of
+//! a tree that has ended.
 
 use std::sync::Arc;
 

@@ -1,9 +1,11 @@
-//! Selects runs: by id, name, unique prefix of an id, `@last`, labels, state, or what they wait for.
+//! Selects runs: by id, name, unique prefix of an id, `@last`, labels, state, what they wait for, or all. Also finds
+//! the question that a name means.
 //!
-//! An exact id comes before any name. A text that is the name of one run and the beginning of another's id is refused,
-//! so that no command reaches an unintended run. A name of an operator means a run that an operator submitted, and
-//! never a child: models choose the names of children. To a run of a tree there are no other runs than those of its
-//! tree. Reads the indexes; must not scan the runs unless a label, a state or a wait is selected.
+//! An exact id comes before any name. A text that is the name of one run and may be the beginning of another's id is
+//! refused, so that no command reaches an unintended run. When an operator gives a name, it means a run that an
+//! operator submitted, and never a child: models choose the names of children. For a caller inside a run there are no
+//! other runs than those of its tree. Reads the indexes. Must not scan live runs for an id or for the name of a live
+//! run; a finished run is looked for by its name among 10,000 at most.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,13 +1,13 @@
-//! Decides whether the budget allows a run's next inference, and how many tokens its answer may have. A budget is never
-//! overdrawn.
+//! Decides whether the budget allows a run's next inference, and how many tokens its answer may have.
 //!
 //! A budget covers a run and all runs below it, so a run is bound by its own budget and by those of the runs above it.
-//! The most that an inference may cost is reserved while it is wanted or running, so that all running inferences
-//! together keep the budget. The rest is divided evenly among the runs that want an inference, with enough for a good
-//! answer each. A run that cannot get that is deferred until a reserve is released.
+//! The estimated most that an inference may cost is reserved while it is wanted or running, so that all running
+//! inferences together keep the budget. What is left is divided evenly among the live runs that hold no reserve, with
+//! enough for a good answer each. A run that gets less is deferred while other runs hold reserves of that budget; else
+//! its budget is used up.
 //!
-//! The size of the next prompt is estimated from the last prompt's count and the entries after it, because tokenizers
-//! differ between models.
+//! A budget is not overdrawn as far as the estimates hold. The size of the next prompt is estimated from the last
+//! prompt's count and the entries after it, because tokenizers differ between models.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Prepares a run once: an event fixes what the run's inferences are built from, such as the descriptions of its tools.
 //!
-//! These descriptions are long and the same for many runs, so the event has them by their hash.
+//! These descriptions are long and the same for many runs, so the journal has them by their hash.
 
 use std::sync::Arc;
 

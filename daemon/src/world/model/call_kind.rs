@@ -1,6 +1,7 @@
-//! Defines what kinds of calls there are. The kind is part of the event that made the call, so that a history means the
-//! same under every configuration: the configuration may later give a tool's name another kind, but not change what has
-//! happened.
+//! Defines what kinds of calls there are, and how an event says the kind of its call.
+//!
+//! An event says the kind only where it differs from a fixed table of names. That table must never change, and the
+//! configuration has no part in it: so a history means the same under every configuration.
 
 use harness_protocol::run::{CallKind, CallRequest};
 use harness_protocol::spec::RunSpec;

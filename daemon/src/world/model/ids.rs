@@ -1,7 +1,8 @@
 //! Makes ids: counters mapped by a keyed bijection, so that ids are unique by construction and do not reveal how many
 //! there are.
 //!
-//! Pure: only `apply` advances the counters, and the key is an argument.
+//! Pure. Must not advance the counters: `apply` does, and a start sets them past all ids that were used (`catch_up`).
+//! The key is an argument.
 
 use bevy_ecs::resource::Resource;
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId};

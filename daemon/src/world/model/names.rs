@@ -1,6 +1,6 @@
 //! Finds live runs by name. Runs of operators share one namespace; the children of each tree have their own.
 //!
-//! So a child can take no name away from an operator or from another tree. It must know a run by its number only.
+//! So a child can take no name away from an operator or from another tree. Must know a run by its id only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Builds the pages of runs, of a transcript and of open questions.
 //!
-//! A page looks at the runs that are on it and at a few more, however many there are, unless runs are selected.
+//! A page looks at the runs that are on it and at a few more. If runs are selected by their tree, a label, a state or a
+//! wait, it looks at 50,000 runs at most, and may have fewer than were asked for.
 
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{InteractionId, RunId};

@@ -1,8 +1,9 @@
 //! Determines the next action of each run on the agenda, in the order of run numbers, until no run has one (the set
 //! Decide).
 //!
-//! It decides from the run's phase alone. It must not start work that needs a permit: it requests the permit, and
-//! Dispatch grants it.
+//! Decides from the run alone: its phase, whether it is paused or being stopped, its transcript, batch and limits. Must
+//! not give a permit: it requests one, and Dispatch grants it. If the run's batch already holds a permit that no call
+//! uses, the next call is started with it at once.
 
 use std::sync::Arc;
 

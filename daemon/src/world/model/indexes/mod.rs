@@ -1,7 +1,8 @@
 //! Defines the resources of the world beside its runs: indexes, interactions, timers, lanes, configuration.
 //!
-//! Only `apply` writes them, with two exceptions: the configuration, and the indexes that follow from components, which
-//! hooks update (`hooks.rs`).
+//! Only `apply` writes them, with four exceptions: the configuration (`Engine::configure`), the indexes that follow
+//! from components (`hooks.rs`), the agenda, from which a step takes its runs, and the last number and time, which a
+//! start sets (`Folded::catch_up`).
 
 pub(super) mod hooks;
 mod texts;
