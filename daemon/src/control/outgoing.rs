@@ -1,9 +1,10 @@
 //! Queues the frames to one connection: replies, which always fit, and notifications, which wait for room.
 //!
-//! Replies are bounded by the places of their requests; notifications by their bytes in the queue. So a peer that does
-//! not read costs a bounded amount of memory, and delays no other peer. The writer encodes a reply just before it
-//! writes it, so that the driver never does. A large reply is encoded when it has one of the places for large replies,
-//! or when a frame behind it holds one: that place is free again only after both are written.
+//! Replies are bounded by the places of their requests, notifications by their bytes in the queue; with more than 64
+//! MiB unread the connection is closed. So a peer that does not read costs a bounded amount of memory, and delays no
+//! other peer. The writer encodes a reply just before it writes it, so that the driver never does. A large reply is
+//! encoded when it has one of the places for large replies, or when a frame behind it on this connection holds one:
+//! that place is free again only after both are written.
 
 use std::collections::VecDeque;
 use std::fmt;

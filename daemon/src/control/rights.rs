@@ -1,7 +1,8 @@
 //! Decides which caller may call which method, by one table.
 //!
-//! Every request passes this table, and the tests are made from it. A method that is not in the table is refused to
-//! every caller. How much a process of a run sees (its own tree only) is decided by the driver. Makes no system call.
+//! Each connection must ask this table before it passes a request on, and the tests are made from it. A method that is
+//! not in the table is refused to every caller. How much a process of a run sees (its own tree only) is decided by the
+//! driver. Makes no system call.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, Reason, RpcError, Subject};

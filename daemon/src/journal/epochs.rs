@@ -1,7 +1,9 @@
-//! Records the epochs of a journal. An epoch is a stretch of its history within which event numbers are consecutive.
+//! Records the epochs of a journal, and its instance number. An epoch is a stretch of its history within which events
+//! get consecutive numbers.
 //!
 //! A copy that continues on its own begins a new epoch, with numbers far behind the last one, so that no number means
-//! two events. The only place that uses the table `epoch`. It must not decide when an epoch begins: the start does.
+//! two events in one history. The only place that gives the table `epoch` a meaning (a salvage copies its rows). Must
+//! not decide when an epoch begins: the start does.
 
 use harness_protocol::event::Gap;
 use harness_protocol::id::{EpochId, Seq};

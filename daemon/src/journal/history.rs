@@ -1,8 +1,8 @@
 //! Reads from the journal: events after any number, runs that have left the world, runs that may be pruned.
 //!
-//! Every method blocks for as long as the disk takes, and sees each commit that was acknowledged before the call. It
-//! has the reading connections. It must not change anything in the journal; the only file that it writes is that of a
-//! backup.
+//! Every read blocks for as long as the disk takes, so no caller may read on the driver's thread. A read sees each
+//! commit that was acknowledged before it. Has the reading connections. Must not change anything in the journal; the
+//! only file that it writes is that of a backup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -5,8 +5,9 @@
 //! `harness.seq` has the number of the last committed event. If these do not match, the journal is a copy or an older
 //! state.
 //!
-//! The only place that reads and writes these two files. It must not delete anything, and must not decide what follows
-//! from a mismatch: the start does.
+//! The only place that reads and writes these two files. It also moves a write-ahead log aside that belongs to another
+//! journal. Must not delete a file that may have events, and must not decide what follows from a mismatch: the start
+//! does.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! Stores every event before its effects are executed or shown.
+//! Stores the events of steps: a commit is in the file as a whole, or not at all.
 //!
 //! ```text
 //!   driver ──Commit──▶ store ──▶ writer (a thread) ──▶ harness.db ◀── history: all readers
@@ -6,8 +6,9 @@
 //!                                start: replay ◀───────────┘
 //! ```
 //!
-//! The only place with the guarantees of a commit and the format of records. It must not decide what is committed (the
-//! driver does), and must not show anything.
+//! The only place with the guarantees of a commit and the format of records. The driver must execute effects and show
+//! events only after their commit, and must begin a commit only after the one before has ended. Must not decide what is
+//! committed (the driver does), and must not show anything.
 
 pub mod backup;
 pub mod content;

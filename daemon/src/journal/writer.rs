@@ -1,8 +1,8 @@
 //! Writes the events of a step to the journal in one transaction, and updates the other tables from them. The only code
-//! that writes events.
+//! that writes new events; a salvage only copies rows.
 //!
 //! Blocking: the thread of `writer_thread` calls it. The only place that decides which rows follow from an event, and
-//! when the file is synced.
+//! how the file is synced for a class of commits; the driver chooses the class.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Calls are started by keepers ([`supervisor`]), small processes of ours that no descendant of a call can leave. The
-//! only place that starts processes, captures their output, sends signals, and knows which process belongs to which
-//! run. It must not know a tool or an envelope, or decide about a run. It keeps no task of its own while a command
-//! executes.
+//! only place that starts processes, captures their output, sends signals to other processes, and knows which process
+//! belongs to which run. Must not know a tool or an envelope, or decide about a run. Keeps no task of its own while a
+//! command executes; one task reads on for processes that live on afterwards.
 
 mod cancel;
 mod cgroup;

@@ -1,9 +1,9 @@
 //! Raises the resource limits that the daemon inherits, for itself, and gives the inherited values back to tools.
 //!
 //! A shell's `ulimit` is meant for the commands of that shell, and the daemon outlives the shell: a limit of file size
-//! or of CPU time would end the daemon by a signal in the middle of its work. A limit that the daemon cannot raise ends
-//! the start with an error. The only place that decides which limits matter to the daemon, and the least values that it
-//! can work with.
+//! or of CPU time would end the daemon by a signal in the middle of its work. A limit that stays below what the daemon
+//! needs ends the start with an error. The only place that decides which limits matter to the daemon, and the least
+//! values that it can work with.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! Serves one connection: reads requests in order, hands them to the driver, and writes the replies and notifications.
 //!
-//! Bounded: a request has a place until its answer is written, and nothing is read from a peer that does not read. Each
-//! request passes the table of rights first. A line that is no request gets an error and the connection stays; an
-//! oversized line ends the connection.
+//! Bounded: a request has a place until its answer is written, and nothing more is read from a peer whose places are
+//! all taken. Each request passes the table of rights before it goes anywhere. A line that is no request gets an error
+//! and the connection stays. The connection ends on a line that is too long, or not finished within 30 s, or has no
+//! memory; and if the peer reads nothing while others wait for the room that its answers take.
 
 pub(super) mod background;
 pub(super) mod decode;

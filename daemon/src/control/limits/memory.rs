@@ -1,10 +1,10 @@
 //! Limits the memory of all connections together: unfinished frames, unanswered requests, and unread answers.
 //!
-//! The only place that divides `limits.memory_bytes`: a quarter is the feed's, another quarter is for frames, an eighth
-//! for requests and an eighth for answers, which take twice their size while they are made. The rest is for the small
-//! fixed cost of each connection, and for the overhead of the allocator. Runs and peers that cannot be identified have
-//! half of each share at most, so that their requests and unread answers take nothing from operators. Memory is given
-//! back when the holder of a part drops it.
+//! The only place that divides what connections get of `limits.memory_bytes`: a quarter for frames, an eighth for
+//! requests and an eighth for answers, which take twice their size while they are made. Another quarter is the feed's
+//! (`config/load`). The rest is for the small fixed cost of each connection, and for the overhead of the allocator.
+//! Runs and peers that cannot be identified have half of each share at most, so that their requests and unread answers
+//! take nothing from operators. Memory is given back when the holder of a part drops it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,9 +1,9 @@
 //! Identifies peers that have just connected, a bounded number at once, before they are served.
 //!
 //! To identify a peer, its chain of parents is followed; the owner of the chain decides how long that takes. So it is
-//! not done where connections are accepted. Peers that have the mark of a run wait in lanes of their own: one for short
-//! chains, one for long ones. Operators never have that mark, so no run delays them here. The mark gives no rights: it
-//! only selects the lane, and each peer is traced in full.
+//! not done where connections are accepted. Peers that have the mark of a run (the limit `RLIMIT_LOCKS`) wait in lanes
+//! of their own: one for short chains, one for long ones. No peer with that mark gets the rights of an operator, so no
+//! run delays operators here. The mark only selects the lane: each peer is traced in full, within five seconds.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

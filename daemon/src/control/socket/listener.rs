@@ -1,7 +1,8 @@
 //! Accepts connections, from peers that may connect, and no more at once than the limits allow.
 //!
-//! If the daemon has no descriptor left, it waits, and accepts again. It must not read from a peer, close a connection
-//! on its own thread, or trace a peer while others wait to be accepted: each of these may block.
+//! If the daemon has no descriptor left, it waits, and accepts again. If the socket file is gone, it binds the path
+//! again (`look_after`). Must not read from a peer, close a connection on its own thread, or trace a peer while others
+//! wait to be accepted: each of these may block.
 
 use std::fmt::Display;
 use std::io;

@@ -1,8 +1,9 @@
-//! Takes the locks that make a daemon the only one of its state directory and of its socket.
+//! Takes the locks that make a daemon the only one of its state directory and of its socket. Also makes the state
+//! directory, and closes it to other users.
 //!
-//! The lock files are locked for the life of the process and must not be removed: the file itself says nothing, only
-//! the lock on it does. A holder is not displaced, however slow it is: a second daemon reports the holder's pid, and
-//! ends.
+//! The lock files are locked for the life of the process and must not be removed: only the lock counts, and the content
+//! of the file (pid, socket) is no proof. Must not displace a holder, however slow it is: a second daemon reports the
+//! holder, and ends. Processes of runs that hold a lock are ended elsewhere (`process::owner::false_holders`).
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read, Seek, Write};

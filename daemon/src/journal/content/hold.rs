@@ -1,8 +1,8 @@
-//! Holds the files of texts while one reads them after the journal: a prune meanwhile takes their names alone, and the
-//! writer removes the files later.
+//! Holds the files of texts while a reader reads them after the journal. A prune meanwhile removes their names alone,
+//! and the writer removes the files later.
 //!
-//! Shared by the writer and the readers of a journal. Must never name a file itself: the writer does, which knows that
-//! it has no name any more.
+//! Shared by the writer and the readers of a journal. A reader must take the hold before it reads the journal. Must not
+//! know which files there are, and removes none: the writer does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -2,7 +2,7 @@
 //!
 //! A part of the writer's transaction: the count of a text follows from the column `blobs` of its runs, and changes
 //! with it. A file is written before that transaction ends, and removed after it, unless it is held: then after a later
-//! one.
+//! one. The writer must call `committed` or `rolled_back` when the transaction has ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;

@@ -13,11 +13,11 @@
 //! No controller is needed to hold processes. The path of `calls-STATE` is recorded in the state directory
 //! ([`recorded_cgroup`]), because the next daemon may start in another cgroup.
 //!
-//! A launcher enters the cgroup of its call before it becomes the program, so no part of the call is ever outside, and
-//! the keeper is never inside. A directory is removed when no process is left in it; leftovers of an earlier daemon of
-//! the state directory are removed at start. It must not touch anything that is not below OWN; if another process is in
-//! OWN, OWN is left as it is, and there are no such limits. Blocks for moments: the kernel moves processes under a
-//! lock.
+//! A launcher enters the cgroup of its call before it becomes the program, so a call has no part outside, unless a
+//! process of it moves itself; the keeper is never inside. A directory is removed when no process is left in it;
+//! leftovers of an earlier daemon of the state directory are removed at start. Must not touch a cgroup that is not
+//! below OWN, except the one of an earlier daemon ([`recorded_cgroup`]). If another process is in OWN, OWN is left as
+//! it is, and there are no such limits. Blocks for moments: the kernel moves processes under a lock.
 
 mod find;
 mod recorded_cgroup;

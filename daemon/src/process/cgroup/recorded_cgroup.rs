@@ -3,7 +3,8 @@
 //!
 //! A process can lower the limit that is its mark, and can kill its keeper and its daemon; but it cannot leave a cgroup
 //! unless it moves itself. The only place with the file of that record, and with the name that distinguishes such a
-//! cgroup from those of other state directories.
+//! cgroup from those of other state directories. A run can write to the file, so a cgroup of another name must not be
+//! touched, whatever the file says.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,8 +1,8 @@
 //! Captures the output of processes: bounded in memory, whole in a file up to a quota, and live for subscribers.
 //!
-//! It reads when the kernel reports data, and not by a timer; a silent stream costs no buffer, no file and no task. If
-//! a file cannot be written, it is given up, and the process goes on. Processes that live on after their call write
-//! into the same files.
+//! It reads when the kernel reports data, and not by a timer. A silent stream costs no buffer and no file, and no task
+//! before its call has ended. If a file cannot be written, it is given up, and the process goes on. What processes
+//! write that live on after their call goes into the same files.
 
 pub(super) mod files;
 pub(super) mod pipe;

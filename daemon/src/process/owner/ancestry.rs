@@ -1,7 +1,7 @@
 //! Reads the chain of parents of a process, with the mark of each process in it, and tells what these marks mean.
 //!
 //! The only place with the rule that recognises a keeper of another daemon: by what the kernel tells about it and about
-//! its parent, never by its name or its arguments, which every process chooses for itself. A mark can only be lowered,
+//! its parent, never by its name or its arguments, which every process chooses for itself. Only root can raise a mark,
 //! so no process inside a run can have the mark of that run's daemon. Reads `/proc`; changes nothing.
 //!
 //! Marks alone prove nothing about processes outside of runs: every process of a user can lower the marks of that

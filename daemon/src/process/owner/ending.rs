@@ -8,8 +8,8 @@
 //!
 //! This ends also processes that fork and exit all the time: before such a process has been looked at closely, it is
 //! gone and another one has its place. So the latest pids are looked at first, and what takes long is asked about a
-//! stopped process. The caller decides which processes are meant. A signal goes through a descriptor of the process, so
-//! that it reaches no other one.
+//! stopped process. After 100 passes it gives up, and says so in the log. The caller decides which processes are meant.
+//! A signal goes through a descriptor of the process, so that it reaches no other one.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};

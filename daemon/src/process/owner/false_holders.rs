@@ -9,12 +9,13 @@
 //!                               1. what hides files   2. all that was left   3. what looks like a daemon
 //! ```
 //!
-//! The only place with the order in which processes are ended to free a lock: first those of which more is known. The
-//! kernel's list of locks names the process that took a lock. That process may be dead, while others have inherited the
-//! lock and show it nowhere: as a file that is registered with an `io_uring`, as a message that no socket has received,
-//! or because each of them has forked and exited before it can be looked at. So after each step the lock itself is
-//! asked, and nothing more is ended once it is free. It must not end what belongs to a living daemon; a process that
-//! may be an operator's is only named ([`super::leftover`]).
+//! The only place with the order in which processes are ended to free a lock: first those of which more is known (for
+//! root, at last also what was left under other users). The kernel's list of locks names the process that took a lock.
+//! That process may be dead, while others have inherited the lock and show it nowhere: as a file that is registered
+//! with an `io_uring`, as a message that no socket has received, or because each of them has forked and exited before
+//! it can be looked at. So after each step the lock itself is asked, and nothing more is ended once it is free. Must
+//! not end what belongs to a living daemon outside of all runs; a process that may be an operator's is only named
+//! ([`super::leftover`]). A start calls it where it did not get a lock, and then tries again.
 //!
 //! No content of a file proves anything, neither that of a lock file nor that of the journal: any process of the user
 //! can write it. So a start from outside of all runs takes every holder inside of a run for a false one, also a daemon

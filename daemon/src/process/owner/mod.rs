@@ -1,12 +1,13 @@
 //! Finds the owner of a process, a run or an operator, by following the chain of its parents to its end.
 //!
 //! A process whose chain cannot be followed to the end has no rights. The end is the first process of this machine, or
-//! of this pid namespace. A keeper on the way makes the process part of a run; if the keeper serves no run, or belongs
-//! to another daemon, the process has no rights. A child of the daemon that is not a keeper has lost its keeper, and
-//! has no rights.
+//! of this pid namespace. A keeper on the way makes the process part of a run. If the keeper serves no run, the process
+//! has no rights; nor if the keeper belongs to another daemon, unless this daemon is below that keeper as well. A child
+//! of the daemon that is not a keeper has lost its keeper, and has no rights.
 //!
-//! A pid may be reused while the process is looked at. So the process itself is held by a descriptor; each step to a
-//! parent is checked twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
+//! A pid may be reused while the process is looked at. So the caller must hold the process itself by a descriptor, and
+//! say whether the pid still means it; each step to a parent is checked twice, and the parent must be the older of the
+//! two. Reads `/proc`; changes nothing.
 
 mod ancestry;
 pub mod deputy;

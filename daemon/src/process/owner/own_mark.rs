@@ -1,7 +1,7 @@
 //! Reads the position of this process: the mark with which it was started, and the keepers above it.
 //!
-//! This is read once, at the very start of the process, and must not be read again: every process of the same user can
-//! later lower the limit that is the mark (`prlimit` asks for the user, and for nothing else). Changes nothing.
+//! `main` reads this once, at the very start of the process. It must not be read again: every process of the same user
+//! can later lower the limit that is the mark (`prlimit` asks for the user, and for nothing else). Changes nothing.
 //!
 //! The marks above this process may be a forgery: a run can lower those of its operator's shell, and of the parent of
 //! that shell, to the numbers of a keeper and its daemon, before the operator starts this daemon there. All processes

@@ -8,12 +8,14 @@
 //! ```
 //!
 //! The only place with the lock file of the keepers, and with the name that distinguishes their marks from those of
-//! other daemons. A start waits here before it recovers anything, so that an interrupted call never executes beside the
-//! next step's. It must not touch a process without our mark.
+//! other daemons. A start waits here before it recovers anything, so that an interrupted call does not execute beside
+//! the next step's. What this daemon may not signal lives on, and is told. Must not touch a process without our mark,
+//! except those in the cgroup of this state directory (`cgroup::recorded_cgroup`); an operator's process with our mark
+//! is spared.
 //!
 //! The daemon gives itself a mark as well, larger than that of its runs: each process that it starts is born with it,
-//! before a keeper can set the smaller one. So two marks have our name, and a process with the mark of a daemon is
-//! ended only where no live daemon has that mark.
+//! before a keeper can set the smaller one. So two marks have our name. A process with the mark of a daemon is spared
+//! if it holds a lock that a daemon of the same name would hold: names of two state directories may be equal by chance.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

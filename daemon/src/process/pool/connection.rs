@@ -1,7 +1,8 @@
 //! Talks to one keeper: has its process, its socket, and its latest messages.
 //!
-//! It must not decide which call may use a keeper, or what is done when a keeper is gone: `pool` and `running_call` do.
-//! Every waiting method can be dropped and called again.
+//! Must not decide which call may use a keeper, or what is done when a keeper is gone: `pool` and `running_call` do. A
+//! wait for a message can be dropped and begun again. After a `send` that was dropped the keeper must get no other
+//! frame, because half of one may have gone.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};

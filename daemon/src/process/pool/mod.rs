@@ -9,10 +9,10 @@
 //! ```
 //!
 //! A keeper has processes of one [`Owner`] for all its life, and is free for that owner alone. It has the processes of
-//! one call, so that the end of a hanging call never touches a server that an earlier
-//! call of the run has started. A descendant of a keeper belongs to the run that the keeper serves; below a keeper that
-//! serves none it has no rights ([`super::owner`]). The daemon is a subreaper and has no children but its keepers; any
-//! other child is a leftover of a killed keeper, and is ended.
+//! one call, so that the end of a hanging call never touches a server that an earlier call of the run has started. A
+//! descendant of a keeper belongs to the run that the keeper serves; below a keeper that serves none it has no rights
+//! ([`super::owner`]). The daemon is a subreaper. While there is a pool, no other module may start a process: every
+//! child that is not a keeper counts as a leftover of a killed keeper, and is ended.
 
 pub(super) mod connection;
 pub(super) mod running_call;

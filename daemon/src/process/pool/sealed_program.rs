@@ -1,8 +1,9 @@
-//! Provides the program of keepers in a form that may be executed and not read: a copy in memory.
+//! Provides the program of keepers and deputies in a form that may be executed and not read: a copy in memory.
 //!
 //! A keeper makes itself untraceable for processes of its user; until then it would be open to them, as any other
 //! process is. A program that its user may not read makes a process untraceable from its first moment
-//! (`ENFORCE_NONDUMP` in the kernel's `would_dump`). It must not start a process: the pool does.
+//! (`ENFORCE_NONDUMP` in the kernel's `would_dump`). For root, and where a copy cannot be executed, it is the program
+//! on disk. Starts no keeper: the pool does. It executes a new copy once, to try it out.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;

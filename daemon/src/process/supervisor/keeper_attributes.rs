@@ -1,7 +1,9 @@
-//! Detects changes to the attributes of a keeper that its processes inherit: limits, priority, scheduling, processors.
+//! Detects changes to the attributes of a keeper that its processes inherit: limits, priority, scheduling, processors,
+//! cgroup, and the score by which the kernel kills when memory runs out.
 //!
 //! Every process of the same user may change these attributes of another process, so a call may change those of its own
-//! keeper. A lowered limit cannot be raised again, so a keeper that was changed serves no further call. Reads only.
+//! keeper. A lowered limit cannot be raised again. So the keeper must look here before each request, and must serve
+//! none after a change. Reads only.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -11,9 +11,9 @@
 //!
 //! A keeper leads a session without a terminal and is a subreaper: every descendant of a call, however it leaves its
 //! parents, becomes the keeper's child at last, so "no child" means that nothing is left. It must not do anything else:
-//! it is single-threaded, knows no run, and opens nothing but `/proc`, the file by which it enters its cgroup, and the
-//! folders in which calls start. When the daemon is gone, the keeper's socket is closed, and the keeper ends everything
-//! below it.
+//! it is single-threaded, knows no run, and opens nothing but `/dev/null`, `/proc`, the file by which it enters its
+//! cgroup, and the folders in which calls start. When the daemon is gone, the keeper's socket is closed, and the keeper
+//! ends everything below it (SIGTERM, 1.3 s, SIGKILL), then itself.
 //!
 //! A keeper whose limits, priority or processors were changed serves no further call: it ends before it reads the next
 //! request. It holds the time limit of its call as well, so that a daemon that hangs lets no command run on.

@@ -8,10 +8,10 @@
 //!
 //! Pure. The only place with this encoding. Descriptors travel beside a frame, with its first byte.
 //!
-//! The first frame has the version of the protocol, because a daemon that was upgraded serves keepers of the version
-//! before it. A field that the reader does not know is skipped, unless its tag is *binding* (see [`BINDING`]): a start
-//! with an unknown binding field is refused. A plan of confinement will be such a field, so no keeper can start a
-//! command with less confinement than the daemon asked for. An end that reads nonsense treats the other end as gone.
+//! The first frame has the version of the protocol, and a keeper of another version closes the connection. A field that
+//! the reader does not know is skipped, unless its tag is *binding* (see [`BINDING`]): the keeper must refuse a start
+//! with a binding field that it does not know, so that no command starts with less care than the daemon asked for. An
+//! end that reads nonsense must treat the other end as gone.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

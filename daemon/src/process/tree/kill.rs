@@ -1,9 +1,11 @@
 //! Ends a tree of processes by force: stops all of them, then kills all.
 //!
-//! Processes that fork and exit all the time are gone before they can be looked at twice. A stop cannot be refused, and
-//! a stopped process makes no other. A process whose parent has exited is a child of the root of the tree, and its pid
-//! cannot be reused before the root reaps it: so these processes are stopped as they are listed, without another look,
-//! and their groups with them. Waits for no process.
+//! Processes that fork and exit all the time are gone before they can be looked at twice. A stopped process makes no
+//! other one, and no process can catch a stop; only a process of another user may not be reached by it. A process whose
+//! parent has exited is a child of the root of the tree, and its pid cannot be reused before the root reaps it: so
+//! these processes are stopped as they are listed, without another look, and their groups with them. The caller must be
+//! the root. After 32 passes the stopped ones are killed, although there may be more: the caller repeats the kill.
+//! Waits for no process.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,8 @@
 //! Finds the processes below a process, and sends signals to all of them.
 //!
 //! Reads `/proc`. A pid may be reused between a look and a signal, so each signal goes through a descriptor of the
-//! process, after a second look at its parent. Waits for no process.
+//! process, after a second look at its parent (a stop of `kill` apart, which has another reason to be sure). Waits for
+//! no process.
 
 pub(super) mod kill;
 pub(super) mod proc_stat;
