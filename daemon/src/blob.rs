@@ -2,8 +2,8 @@
 //! in their place.
 //!
 //! Pure. Owns the choice of these texts. An event in memory has both, text and name; the journal and subscribers have
-//! the name alone ([`named_form`]). So a text that many runs share is written, sent and held once. Must never read a
-//! text: the journal does.
+//! the name alone ([`named_form`]). So a text that many runs share is written, sent and held once. Must not fetch a
+//! text by its name, or store one: `journal/content` does.
 
 use std::borrow::Cow;
 use std::sync::Arc;

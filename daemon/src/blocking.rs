@@ -1,10 +1,10 @@
 //! Executes work that blocks, such as reads of the journal and of `/proc`: a bounded number of pieces at once, shared
 //! fairly among the callers.
 //!
-//! It has the bound on concurrent work, and the runtime for slow work, whose threads have a lower priority than the
-//! driver, the journal and the connections: so the request of one client takes no processor time from another. The
-//! callers bound the queue: each request keeps its place in the inbox until it is answered. It must not know what the
-//! work does.
+//! Has the bound on concurrent work, and makes the runtime for slow work ([`background`]), whose threads have a lower
+//! priority than the driver, the journal and the connections: so slow work for one client takes little processor time
+//! from the others. The callers must bound the queue: each request keeps its place in the inbox until it is answered.
+//! Must not know what the work does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Gives subscribers the latest events and the live deltas from memory.
 //!
-//! Subscribers pull. Each has a cursor of its own, so a slow subscriber delays no other one and costs nothing. Older
-//! events are read from the journal. Deltas may be dropped. It must not know who subscribes.
+//! Subscribers pull. Each has a cursor of its own, so a slow subscriber delays no other one and costs nothing but its
+//! cursor. Older events are in the journal, where a subscriber reads them itself. Deltas may be dropped. The driver
+//! must publish an event only when it is in the journal. Must not know who subscribes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,9 +1,10 @@
-//! Queues everything that can wake the driver: the reports of jobs in order of arrival, and requests by fair turns.
+//! Queues the messages for the driver: the reports of jobs in order of arrival, and requests by fair turns. (Signals
+//! come by `driver/signals.rs`.)
 //!
-//! A report always fits: each job sends exactly one outcome, so the reports are bounded by the running jobs. A request
-//! needs room: a connection with too many queued requests waits and reads no further. Turns go round robin over the
-//! parties, and within a party over its connections. Requests of one connection stay in order. A connection can be
-//! *held*: its next request stays here until the one before is done. It must not interpret a request.
+//! A report always fits: each job sends exactly one outcome, and asks for one thing at a time. A request needs room: a
+//! connection with too many queued requests waits and reads no further. Turns go round robin over the parties, and
+//! within a party over its connections. Requests of one connection stay in order. The driver can *hold* a connection:
+//! its next request stays here until the one before is done. Must not interpret a request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,9 @@
 //! Executes reads that may never end, within a time limit.
 //!
 //! A file may lie on a mount whose server is gone, and a database of users may be asked over a network. Such a read may
-//! never end and cannot be cancelled. So a thread of its own reads, and is abandoned when it takes too long; the number
-//! of these threads is bounded. It must not know the meaning of what is read.
+//! never end and cannot be cancelled. So a thread of its own reads, and is abandoned when it takes too long; at most
+//! four threads read one thing at once. The caller waits, so it must not be a worker of a runtime. Must not know the
+//! meaning of what is read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};

@@ -1,8 +1,8 @@
 //! Turns the texts of the configuration files into a [`Config`]. The files apply in order: if two set the same key, the
 //! later one counts.
 //!
-//! The only place that says which keys the files may have; `settings` has the allowed ranges. Must not read a file: it
-//! gets the texts, so that a reload checks exactly what it has read.
+//! The only place that says which keys the files may have, except those of a provider (`provider_builder`); `settings`
+//! has the allowed ranges. Must not read a file: it gets the texts, so that a reload checks exactly what it has read.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

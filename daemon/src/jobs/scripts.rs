@@ -1,7 +1,8 @@
-//! Checks and plays scripts on threads of their own, so that a slow pattern delays no other job.
+//! Checks and plays scripts. What has patterns is done on threads of the background, so that a slow pattern holds up no
+//! worker of a runtime.
 //!
-//! It bounds how many scripts are checked and played at once, and has the cache of compiled patterns. It must not
-//! decide what a script means: `scripted` does, and `scripted::validate` decides what makes one invalid.
+//! Bounds how many of those are checked and played at once, and has the cache of compiled patterns. Must not decide
+//! what a script means: `scripted` does, and `scripted::validate` decides what makes one invalid.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Sets up the log: its destination and its filter.
 //!
-//! The log goes to systemd's journal if standard error is the journal, to a file if the daemon was started on demand,
-//! and to standard error otherwise. It must not block or end the daemon: lines that cannot be written are dropped.
+//! The log goes to a file if the daemon was started on demand; else to systemd's journal if standard error is the
+//! journal; else to standard error. It must not block or end the daemon: lines that cannot be written are dropped.
 
 use std::io;
 use std::path::{Path, PathBuf};

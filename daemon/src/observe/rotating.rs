@@ -1,7 +1,7 @@
 //! Writes a log file, and rotates it before it grows over its bound.
 //!
-//! The bound covers the current file and one older file together. Rotation must not lose or split a line: each line is
-//! whole in one of the two files. If the file cannot be rotated, writing goes on in it.
+//! The bound covers the current file and one older file together. A rotation must not split a line, and drops only what
+//! the older file had. If the file cannot be rotated, writing goes on in it, over the bound.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};

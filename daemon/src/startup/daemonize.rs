@@ -1,6 +1,8 @@
 //! Frees the daemon from what it inherits from its starter: limits, signals, descriptors, session and standard streams.
+//! Also tells that starter the steps of the start.
 //!
-//! The inherited values that tools get back are remembered before they are changed. It must not start a process.
+//! `main` must call [`settle`] before it opens anything or starts a thread. The inherited limits that tools get back
+//! are remembered before they are changed. Must not start a process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,8 +1,9 @@
 //! Prepares a reload: reads and checks everything that a new configuration needs, and gives the driver a value that
 //! puts it in force.
 //!
-//! The only place with the list of the parts, outside of the world, that take over a configuration. Everything that can
-//! fail or block is done here, and changes nothing yet.
+//! The only place with the list of the parts, outside of the world, that take over a configuration. What can fail or
+//! may block for long is done here, and changes nothing yet. One thing can still fail when the value is put in force:
+//! the mode and the group of the socket file, which is only logged.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,11 +1,13 @@
-//! Removes secrets from the daemon's environment, so that tools cannot see them. The first environment of a process
-//! stays readable in /proc for as long as it lives, so the daemon executes itself again without them.
+//! Removes from the daemon's environment every variable that is not on a list, so that tools cannot see secrets. The
+//! first environment of a process stays readable in /proc for as long as it lives, so the daemon executes itself again
+//! without them. Then it also has the settings of the C library's allocator, and hides from other processes of its
+//! user.
 //!
 //! The values that the daemon itself needs, keys of providers and addresses of proxies, it passes to itself in a sealed
 //! memory file, which is closed as soon as it is read.
 //!
-//! The only place with the list of variables that stay. It must not read the value of a removed variable, except those
-//! that are passed on.
+//! The only place with the list of variables that stay. Must not use the value of a removed variable, except those that
+//! are passed on. `main` must call it before anything is opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

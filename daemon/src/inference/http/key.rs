@@ -1,7 +1,7 @@
 //! Reads API keys from their sources: an environment variable, a file or a systemd credential.
 //!
-//! A key is held in memory only. It must not be logged or shown: `inference/http/redact_keys.rs` removes it from
-//! everything that a provider says.
+//! A key is held in memory only. It must not be logged or shown. A provider may repeat it: `redact_keys` removes it
+//! from what the provider says.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,8 +1,9 @@
-//! Removes keys from a provider's errors and answers, both as shown and as stored.
+//! Removes keys, and the values of secret headers, from a provider's errors and answers, both as shown and as stored.
 //!
 //! The only place with the forms in which a key is recognised: plain; base64 at any offset; hexadecimal; escaped for
-//! URLs, JSON or HTML; and each of these with blanks, quote marks and zero-width characters in between. It must not
-//! hold back more of a stream than a text that may be the beginning of a key.
+//! URLs, JSON or HTML; and each of these with blanks, quote marks and zero-width characters in between. A key of fewer
+//! than ten characters stays in answers, and one of fewer than four also in errors: it may be a word. Must not hold
+//! back more of a stream than a text that may be the beginning of a key.
 
 use std::sync::Arc;
 

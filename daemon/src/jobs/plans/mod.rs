@@ -1,7 +1,7 @@
-//! Executes the plans of tools. It is the only code that does what a tool has planned.
+//! Executes the plans of tools that are a process. (Plans that are a transition are the world's: `world/tools.rs`.)
 //!
 //! It provides what the processes of all calls share: their environment, the folder in which they start, and the place
-//! of their output. It must not know what a tool is for.
+//! of their output. A call that asks a person first does it here, off its lane. Must not know what a tool is for.
 
 mod environment;
 mod folder;
