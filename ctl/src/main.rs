@@ -1,7 +1,8 @@
 //! `harnessctl`: submits agent runs, follows them, answers their questions, and shows the lanes.
 //!
 //! Blocking, and quick to start: nothing is read or looked up before it is needed. Data goes to standard output,
-//! everything else to standard error. The command knows of the daemon only what `harness-protocol` defines.
+//! everything else to standard error. Only `launch/` knows more of the daemon than `harness-protocol` defines: its
+//! lock, and what it says when it starts.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "beside the driver, ctl is the one that reads the clock")]
 

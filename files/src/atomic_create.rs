@@ -2,7 +2,8 @@
 //! directory beside that name, so no reader ever sees a part of them.
 //!
 //! The only place that makes and removes these hidden directories; only their owner may write to them. It must not
-//! replace a file: if the name is taken, placing the new one fails.
+//! replace a file: if the name is taken, placing the new one fails. On a file system without a rename that promises
+//! this, a name that appears at that very moment may be replaced.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,5 +1,5 @@
-//! Recognises that a process is inside a run, whatever it did to its environment: by the name of a keeper, and by the
-//! mark.
+//! Recognises that a process is inside a run, whatever it did to its environment: by the mark, and, for clients alone,
+//! by the name of a keeper above it.
 //!
 //! The daemon sets and reads the mark; clients read it, because they start no daemon from inside a run. Both use the
 //! rules of this module. It reads nothing itself: the callers pass in the texts of `/proc`.

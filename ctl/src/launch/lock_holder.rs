@@ -1,8 +1,9 @@
 //! Finds the daemon that serves a state directory, by the lock that it holds, wherever its socket is.
 //!
 //! The kernel names the process that has taken the lock. The content of the lock file proves nothing, since any run of
-//! the daemon's user may have written to it: the socket is read from that file, and is used only if the lock's holder
-//! serves it. It must not take the lock itself: that could delay a daemon that is about to start.
+//! the daemon's user may have written to it: the socket is read from that file, and `server_identity` must check that
+//! the lock's holder serves it. Also sends that process SIGTERM, for `stop_daemon`. Must not take the lock itself: that
+//! could delay a daemon that is about to start.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};

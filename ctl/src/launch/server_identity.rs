@@ -1,9 +1,10 @@
-//! Checks which process answers at a socket, before anything is sent there. A process inside a run is never accepted:
-//! the command fails with an error that names it.
+//! Checks which process answers at a socket, before anything is sent there. A process that is inside a run, and deeper
+//! inside than this command, is not accepted: the command fails with an error that names it.
 //!
 //! A run may be able to put a socket of its own in the place of the daemon's. The only place with the rule that
-//! distinguishes such a server from the daemon, and from legitimate processes in between: systemd, ssh, a relay. Reads
-//! `/proc` and asks the kernel. It must not send anything.
+//! distinguishes such a server from the daemon, and from legitimate processes in between: systemd, ssh, a relay. A
+//! process of another pid namespace is accepted only if the user says so (`HARNESS_TRUST_UNSEEN`). Reads `/proc` and
+//! asks the kernel. Must not send anything.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,8 +1,9 @@
 //! Shows the questions of followed runs on the terminal, and sends the answers that the user types.
 //!
-//! The only place that reads answers from a terminal: it decides which question the prompt shows, and when the prompt
-//! is removed. Input that was typed before the prompt appeared is not an answer, and neither is an empty line. The
-//! answer is sent by the same request as that of `reply`. If another answer was first, the daemon refuses this one.
+//! The only place that reads answers to questions of runs from a terminal: it decides which question the prompt shows,
+//! and when the prompt is removed. Input that was typed before the prompt appeared is not an answer, and neither is an
+//! empty line. The answer is sent by the same request as that of `reply`. If another answer was first, the daemon
+//! refuses this one.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufRead, IsTerminal, Write};

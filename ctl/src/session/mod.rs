@@ -1,10 +1,10 @@
 //! Connects a command with the daemon: finds the daemon, starts it if the command wants that, and repeats requests
 //! where that is safe.
 //!
-//! The only place that decides what is repeated. A request that the daemon may have read is repeated only if it changes
-//! nothing; submits carry keys, and `submit_once` repeats them. It must not start a daemon in place of a lost one,
-//! because an operator may have stopped it on purpose: it waits for one that another process starts, and fails if none
-//! comes.
+//! The only place that decides what is repeated, except for submits: these carry keys, and `submit_once` repeats them.
+//! A request that the daemon may have read is repeated only if it changes nothing. Must not start a daemon in place of
+//! one that has served this command, because an operator may have stopped it on purpose: the session waits for one that
+//! another process starts, and fails if none comes. A daemon that left before it read a request is replaced at once.
 
 pub(crate) mod long_poll;
 pub(crate) mod submit_once;

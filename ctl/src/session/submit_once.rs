@@ -1,4 +1,5 @@
-//! Submits a run exactly once, even if the reply, the daemon or the connection is lost.
+//! Submits a run so that it is made once at most, even if the reply, the daemon or the connection is lost. Retries and
+//! messages are sent in the same way.
 //!
 //! The only place that makes idempotency keys and sends submits again under them. A submit without a key of the user
 //! gets a random one here, so that sending it again never makes a second run. If it stays unknown whether a submit took

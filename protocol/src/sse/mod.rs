@@ -1,7 +1,8 @@
 //! Decodes and encodes server-sent events (`text/event-stream`).
 //!
-//! The [`Decoder`] reads every incoming stream by the WHATWG rules; [`Frame`] writes our own streams. Both work on
-//! memory alone: they must not read from a socket or wait, and the meaning of an event is the caller's.
+//! The [`Decoder`] reads every incoming stream by the WHATWG rules, and on request also the error lines of some
+//! servers; [`Frame`] writes our own streams. Both work on memory alone: they must not read from a socket or wait, and
+//! the meaning of an event is the caller's.
 
 mod copied_fields;
 mod cursor;

@@ -1,6 +1,6 @@
 //! `lane --check`: prints one number of a lane for a monitoring system, by the convention of monitoring plugins: one
-//! line with performance data, and exit code 0, 1, 2 or 3. It must not start a daemon: a missing one gives exit code 3
-//! (unknown).
+//! line with performance data, and exit code 0, 1, 2 or 3. Must not start a daemon or wait for one: a daemon that is
+//! down or does not answer is critical (2). A check that cannot be made, or that the daemon refuses, is unknown (3).
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Maps the many finish reasons of servers to an end of an answer, and detects answers without content.
 //!
 //! Pure. Gateways pass on the words of other families, so a word means the same in each dialect. An answer without text
-//! and without calls is never a success: the inference is retried.
+//! and without calls must not count as a success: it is an error, whose class says whether the model is asked again.
 
 use crate::inference::errors::classify::{broken, refused};
 use crate::prompt::{Completion, ErrorClass, InferenceError};

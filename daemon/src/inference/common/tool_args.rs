@@ -1,7 +1,9 @@
 //! Decides what becomes of a call's arguments when the answer has ended.
 //!
-//! Only a complete JSON object is ever executed. The world answers every other call with a sentence for the model.
-//! Servers reject a request with invalid arguments, so such arguments go back to the server wrapped in a valid object.
+//! A usable call has a complete JSON object as its arguments: as it was sent, or taken out of a form in which some
+//! servers send it (nothing at all, the object within a string, the object twice). Every other call is marked as
+//! unusable, with a sentence for the model, and must not be executed. Servers reject a request with invalid arguments,
+//! so such arguments go back to the server wrapped in a valid object.
 
 use std::borrow::Cow;
 use std::fmt;
