@@ -1,8 +1,9 @@
 //! Opens regular files and refuses everything else, because opening a pipe or reading a device could last for ever.
 //!
-//! Both programs open small files of their own here (locks, records, logs, outputs). New files in a directory that
-//! others may write to are made by `dir`, the journal is opened by the daemon's `journal/schema`. For writing, an entry
-//! that is a link or no regular file is removed first: another process has put it there. Must not follow that link.
+//! The daemon opens its small files here (locks, records, logs, outputs), and files that it was told to read. New files
+//! in a directory that others may write to are made by `dir`; the journal is opened by the daemon's `journal/schema`.
+//! For writing, an entry that is a link or no regular file is removed first: another process has put it there. Must not
+//! follow that link.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Waits for several runs to reach a state, and reports each as soon as it has.
 //!
-//! It sends a long-poll request for each run, as many at once as the daemon takes from one connection; the others wait
-//! for a free place.
+//! It sends a long-poll request for each run, at most 256 at once, which is fewer than the daemon takes from one
+//! connection; the others wait for a free place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! Asks the user before a command changes more than one run, or before `daemon restore` moves live runs aside. `--yes`
 //! skips the question.
 //!
-//! The only place that decides when to ask, and what counts as yes. A script is not asked, because no person can
-//! answer: the command continues.
+//! The only place that asks, and that decides whether a person is there and what counts as yes. The commands decide how
+//! many runs are meant. A script is not asked, because no person can answer: the command continues.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 

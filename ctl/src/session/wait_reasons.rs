@@ -1,7 +1,7 @@
 //! Prints on standard error why a run that the command waits for does not proceed, whenever the reason changes.
 //!
-//! It remembers what was printed, so that each reason is printed once. It must not end a wait or send a request: the
-//! caller gives it the view of the run.
+//! It remembers what was printed, so that a reason is printed only when it changes. Must not end a wait or send a
+//! request: the caller gives it the view of the run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Lists the differences between two configurations, in words for the operator who reloads.
 //!
-//! The only place that divides changes into those that take effect at a reload and those that need a restart. Pure: it
-//! must not apply a change.
+//! The only place that says which changes take effect at a reload and which need a restart. It must say what
+//! `startup/reload`, `driver/reload` and `Engine::configure` do, which put a change in force. Pure: must not apply a
+//! change.
 
 use std::sync::Arc;
 

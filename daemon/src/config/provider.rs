@@ -1,7 +1,7 @@
 //! Defines the checked configuration of one provider: `[provider.NAME]`.
 //!
-//! The only place with the defaults of a provider's keys. It has the place of an API key, and must not hold the key
-//! itself.
+//! The only place with the defaults of a provider's keys, except that the prices of cached input are by default that of
+//! input (`provider_builder`). It has the place of an API key, and must not hold the key itself.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
 //! Reads the clocks for the driver, the world and the parts that ask the driver's [`Clock`]: every time in an event
 //! comes from here.
 //!
-//! The monotonic clock is `CLOCK_BOOTTIME`, because the time while the machine is suspended counts. Two other places
-//! read a clock, for durations alone: a keeper, which is another process, and the threads that close connections.
+//! The monotonic clock is `CLOCK_BOOTTIME`, because the time while the machine is suspended counts. Other code reads a
+//! clock only to measure a duration (a keeper, which is another process, and the threads that close connections), or
+//! for the log and for systemd.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! Makes the JSON schema of a tool's arguments from the type that reads them, in a form that every provider accepts.
+//! Makes the JSON schema of a tool's arguments from the type that reads them, in a form that all known providers
+//! accept.
 //!
 //! Providers differ in what they refuse: references, `$schema`, unknown formats, types with `null`. So none of these is
 //! in it: an optional field is merely not listed in `required`.

@@ -1,8 +1,8 @@
 //! Handles outputs of runs that the journal does not know, at a start.
 //!
-//! It must not delete anything that the journal does not list as pruned: outputs of unknown runs are moved aside, and
-//! back when a journal comes that knows the run. If the journal is not the one that was here before, nothing else is
-//! touched.
+//! Must not delete anything that the journal does not list as pruned: outputs of unknown runs are moved aside, and back
+//! when a journal comes that knows the run. If the journal is not the one that was here before, outputs of unknown runs
+//! stay where they are.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! Limits the size of a run's view: each text has a bound, counted in bytes of JSON, and a mark where it is cut.
 //!
 //! The only place with these bounds. They guarantee that one run never makes a reply too large for a frame, and never
-//! keeps the other runs off its page. A run with longer texts was made by an older daemon; its listing is cut when it
-//! is read.
+//! keeps the other runs off its page. A listing that an older daemon stored may have longer texts: it is cut when it is
+//! read.
 
 use std::sync::Arc;
 

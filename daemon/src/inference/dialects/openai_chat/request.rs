@@ -1,6 +1,6 @@
 //! Builds requests for chat completions.
 //!
-//! Uses only forms that every server accepts: contents are plain strings, the roles alternate, and names and arguments
+//! Uses forms that all known servers accept: contents are plain strings, the roles alternate, and names and arguments
 //! of earlier calls are valid.
 
 use std::borrow::Cow;

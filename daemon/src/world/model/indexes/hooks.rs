@@ -1,9 +1,9 @@
 //! Updates the indexes by hooks, whenever a component is added to a run or removed from it. So each of these indexes
 //! follows from the components alone.
 //!
-//! A run is in an index exactly while it has the component that the index is made from, and leaves every index by its
-//! despawn. A hook must read nothing but components and change nothing but indexes, timers and the agenda. On a despawn
-//! the run still has all of its components in each hook; the hooks execute in no fixed order.
+//! Which of these indexes have a run follows from its components; a run leaves all of them by its despawn. A hook must
+//! read nothing but components and change nothing but indexes, timers and the agenda. On a despawn the run still has
+//! all of its components in each hook; the hooks execute in no fixed order.
 
 use std::sync::Arc;
 
