@@ -1,7 +1,8 @@
 //! Defines [`Failure`], the reason why a command did not do what was asked, and prints it with a hint for the user.
 //!
-//! The only place with the hints for refusals of the daemon. Which exit code a failure has is decided in `exit_code`.
-//! Must not look into the text of a refusal to tell refusals apart: their kind and reason do that.
+//! The only place with the hints for refusals of the daemon, except where a command names the list to look in
+//! (`look_in`). Which exit code a failure has is decided in `exit_code`. Must not look into the text of a refusal to
+//! tell refusals apart: their kind and reason do that.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

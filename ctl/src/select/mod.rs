@@ -1,8 +1,9 @@
 //! Selects the runs that a command is about, from its arguments: names, ids on standard input, labels, states, kinds of
 //! waits.
 //!
-//! The only place with the rule that no argument never means every run: it is a usage error. The daemon resolves names
-//! and filters; a command that handles one run after the other gets the list from here. Changes no run.
+//! `selector` has the rule that no argument never means every run: it is a usage error. Commands that only show take
+//! `typed`, where no argument may mean every run; so does `prune`, which must refuse that itself. The daemon resolves
+//! names and filters; a command that handles one run after the other gets the list from here. Changes no run.
 
 pub(crate) mod confirm;
 

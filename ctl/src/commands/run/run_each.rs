@@ -2,7 +2,8 @@
 //! comes.
 //!
 //! The only place with the rule for their errors: if one request is refused, the others are sent all the same, and the
-//! command ends with the worst exit code.
+//! command ends with the worst exit code. A daemon that stops or is lost ends the command at once, which says how many
+//! requests were done.
 
 use std::io::Write;
 
