@@ -1,7 +1,7 @@
 //! Gives a read access to the world: a read declares by this type what it looks at, and can change nothing.
 //!
-//! The only place with the queries by which reads look up runs and walk trees; systems have
-//! [`Tx`](super::super::tx::Tx) for that. Must not decide what is shown.
+//! The only place with the queries by which reads look up runs and walk trees; systems have `Tx` for that
+//! (`world/tx.rs`). Must not decide what is shown.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::resource::Resource;
