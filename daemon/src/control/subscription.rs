@@ -1,10 +1,11 @@
 //! Serves one subscription: follows the feed from the subscription's cursor, and writes the events that its filter
 //! selects.
 //!
-//! The subscriber sees the next number or an explicit gap; it must not see a duplicate, and must not miss a number in
-//! silence. Deltas may be dropped. All subscriptions take turns in encoding events, so that a request does not wait
-//! behind a thousand of them. While the peer does not read, the subscription holds nothing but its cursor; while it
-//! reads, the next page of the journal is read as the present one is encoded.
+//! The subscriber sees each event that its filter selects once, or an explicit gap in its place. Without a filter by
+//! runs every missing number is told; what the filter leaves out is not. Deltas may be dropped. All subscriptions take
+//! turns in encoding events, so that a request does not wait behind a thousand of them. While the peer does not read,
+//! the subscription holds its cursor, and one event at most; while it reads, the next page of the journal is read as
+//! the present one is encoded.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Creates the journal's file, opens it, and upgrades an older version. A start uses it, and so do backups and salvage.
 //!
-//! The only place with the schema versions. A file that is refused, for whatever reason, is not changed; an older one is
-//! copied before it is upgraded. After `open`, closing the file does not merge its write-ahead log: the caller calls
+//! The only place with the schema versions. A file that is refused, for whatever reason, is not changed; an older one
+//! is copied before it is upgraded. After `open`, closing the file does not merge its write-ahead log: the caller calls
 //! `keep` once the journal has proved usable.
 //!
 //! `rusqlite_migration` would replace only the five lines that execute the steps of an upgrade. The copy, the check of

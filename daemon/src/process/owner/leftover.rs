@@ -198,7 +198,7 @@ mod tests {
         (70, 69, 9, RUN, 70, false),
         (80, 0, 1, 65_536, 80, false),
         (81, 80, 2, 65_536, 81, false),
-        // The first process of a container, an orphan that it has inherited, one with a terminal, and what is below that.
+        // The first process of a container, an orphan that it has inherited, one with a terminal, and what is below.
         (92, 2, 5, NONE, 92, false),
         (93, 92, 7, RUN, 93, false),
         (94, 92, 7, 5, 94, true),

@@ -3,7 +3,7 @@
 //! ```text
 //!   frame = length (4 bytes) · kind (1 byte) · fields          field = tag (1 byte) · length (4 bytes) · value
 //!
-//!   daemon ── hello (version) · start · end … ──▶ keeper    keeper ── runs · failed · ended · empty · stuck … ──▶ daemon
+//!   daemon ── hello (version) · start · end … ──▶ keeper   keeper ── runs · failed · ended · empty · stuck … ─▶ daemon
 //! ```
 //!
 //! Pure. The only place with this encoding. Descriptors travel beside a frame, with its first byte.

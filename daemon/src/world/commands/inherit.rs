@@ -14,7 +14,8 @@ use harness_protocol::spec::{OnInteraction, RunSpec};
 use crate::refusal::SpecRefusal;
 
 /// Lets a specification take over what the run above it has: of limits the smaller, of priorities the later, of tools
-/// those that both have, and its share. It waits for a person only where that run does. `of_calls` are the configured limits of calls.
+/// those that both have, and its share. It waits for a person only where that run does. `of_calls` are the configured
+/// limits of calls.
 ///
 /// # Errors
 /// Where it names another share than that of the run above it.
