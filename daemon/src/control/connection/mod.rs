@@ -8,6 +8,7 @@
 pub(super) mod background;
 pub(super) mod decode;
 pub(super) mod reading;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -33,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::background::{Effort, by_effort};
 use super::connection::decode::Line;
 use super::connection::reading::{gone, place_among, receive, unless_gone, unread};
+use super::connection::writing::write_all;
 use super::limits::memory::Requests;
 use super::limits::request_permits::Place;
 use super::limits::request_weight;
@@ -42,7 +44,6 @@ use super::request::{ConnectionId, OutputPlace, Read, Request, Responder, Wanted
 use super::rights::{Kind, Who};
 use super::services::Services;
 use super::socket::listener::Accepted;
-use super::socket::stream::Stream;
 use super::subscription::{self, Past, Sink};
 use super::workdir::Workdirs;
 use crate::fair_queue::Party;
@@ -57,8 +58,6 @@ const WAIT: &str = "run.wait";
 const HALF_A_FRAME: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
-/// How long a peer may read nothing of its answers while others wait for the room that they take.
-const UNREAD: Duration = Duration::from_secs(3);
 /// How long a peer may take to read its answers when the daemon stops.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Bytes of output in one answer where the request does not say.
@@ -135,36 +134,6 @@ async fn serve_here(
         }
     }
     connection.close();
-}
-
-/// Writes the queue until it is closed or the peer is gone, or the peer reads nothing while others need its room.
-async fn write_all(
-    stream: &Stream,
-    outgoing: &Outgoing,
-    effort: &Effort,
-    is_in_the_way: &(dyn Fn(&Piece) -> bool + Sync),
-) {
-    while let Some(piece) = outgoing.next().await {
-        effort.spend(piece.frames(), piece.bytes.len());
-        let mut written = 0;
-        while let Some(rest) = piece.bytes.get(written..).filter(|rest| !rest.is_empty()) {
-            match timeout(UNREAD, stream.write(rest)).await {
-                Ok(Ok(count @ 1..)) => written += count,
-                Ok(_) => return,
-                Err(_) if is_in_the_way(&piece) => {
-                    tracing::warn!(
-                        "a connection that does not read what it asked for is closed: others wait for the room"
-                    );
-                    return;
-                }
-                Err(_) => {}
-            }
-        }
-        outgoing.written(piece);
-        if effort.is_much() {
-            yield_now().await;
-        }
-    }
 }
 
 struct Connection {

@@ -1,9 +1,9 @@
 //! Maps the ids of runs to their entities.
 //!
 //! Has two indexes: a hash map for single ids, and an ordered set for ranges of ids and for all in order. Both must
-//! hold the same ids, so they change together alone, in `insert` and `remove`; outside of tests only the hooks of `indexes/`
-//! call these. Single ids are looked up several times for each event, and the ordered set alone would be slower for
-//! that: each look-up visits every level of its tree.
+//! hold the same ids, so they change together alone, in `insert` and `remove`; outside of tests only the hooks of
+//! `indexes/` call these. Single ids are looked up several times for each event, and the ordered set alone would be
+//! slower for that: each look-up visits every level of its tree.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
