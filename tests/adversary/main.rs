@@ -63,7 +63,12 @@ fn main() {
         ["leave-lingering", way] => lingering::leave(way),
         ["wait-in-own-files", way, file] => own_files::wait(way, file),
         ["wait-in-own-files-without-a-keeper", way, file] => {
-            kill(keeper(), Signal::SIGKILL).unwrap();
+            let keeper = keeper();
+            // The daemon ends this process as soon as it misses the keeper: it waits by then.
+            std::thread::spawn(move || {
+                found(|| std::path::Path::new("waiting").exists().then_some(()));
+                kill(keeper, Signal::SIGKILL).unwrap();
+            });
             own_files::wait(way, file);
         }
         ["outlive-in-own-files", file, daemon, locks @ ..] => {
