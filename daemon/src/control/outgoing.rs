@@ -303,7 +303,7 @@ impl Outgoing {
                         piece.bytes = bytes;
                     } else {
                         if piece.frames == 1 {
-                            piece.bytes.reserve(ROOM);
+                            piece.bytes.reserve(ROOM.min(self.queue().bytes));
                         }
                         piece.bytes.extend_from_slice(&bytes);
                     }
