@@ -2,7 +2,7 @@
 //!
 //! Subscribers pull. Each has a cursor of its own, so a slow subscriber delays no other one and costs nothing but its
 //! cursor. Older events are in the journal, where a subscriber reads them itself. Deltas may be dropped. The driver
-//! must publish an event only when it is in the journal. Must not know who subscribes.
+//! must publish an event only when it is in the journal. Must not know the subscribers.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -241,7 +241,7 @@ fn no_process_becomes_an_operator_by_lowering_the_limit_of_a_daemon() {
     run.wait();
     let told = run.envelopes().join("\n");
     assert!(told.contains("lowered: Ok(())"), "{told}");
-    assert!(told.contains("it cannot be told who asks") && told.contains("caller-unknown"), "{told}");
+    assert!(told.contains("the process that asks cannot be told") && told.contains("caller-unknown"), "{told}");
     assert!(!next.lane("tool").paused, "{told}");
     // A daemon that runs already: its next calls start all the same, and have no operator's rights.
     let daemon = daemon_of(&arena.daemon);
@@ -279,7 +279,7 @@ fn a_daemon_that_is_started_with_the_limit_of_a_run_has_no_operators_with_that_l
         let run = arena.run(&[asks.clone(), format!("setsid -w {asks}")]);
         run.wait();
         let told = run.envelopes().join("\n");
-        assert_eq!(told.matches("it cannot be told who asks").count(), 2, "{lowered}: {told}");
+        assert_eq!(told.matches("the process that asks cannot be told").count(), 2, "{lowered}: {told}");
         assert!(!daemon.lane("tool").paused, "{lowered}");
     }
 }

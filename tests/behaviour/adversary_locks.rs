@@ -189,7 +189,7 @@ fn a_shell_that_was_given_the_mark_of_a_keeper_makes_no_run_an_operator() {
         command.args(["timeout", "60", "sh", "-c"]).arg(format!("sh {}/shell; true", place.work().display()));
         let output = command.output().unwrap();
         let told = place.written("answered");
-        assert!(told.contains("it cannot be told who asks"), "{what}: {told:?}, {output:?}");
+        assert!(told.contains("the process that asks cannot be told"), "{what}: {told:?}, {output:?}");
         arena.is_intact(what);
     }
 }

@@ -144,8 +144,8 @@ pub enum Denial {
     },
     /// The process cannot be identified.
     #[error(
-        "{method}: it cannot be told who asks: {why}; \
-         who cannot be traced to a process outside of all runs has no rights"
+        "{method}: the process that asks cannot be told: {why}; \
+         one that cannot be traced to a process outside of all runs has no rights"
     )]
     OfNobody {
         /// Name of the method.

@@ -24,7 +24,7 @@ impl Tool for AskUser {
     }
 
     fn description(&self) -> &'static str {
-        "Asks a person a question and returns the answer. It may take a long time, and there may be nobody to answer: \
+        "Asks a person a question and returns the answer. It may take a long time, and perhaps no person answers: \
          ask only what you cannot find out yourself."
     }
 

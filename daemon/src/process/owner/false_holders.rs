@@ -138,7 +138,7 @@ fn end_left(locked: &[&Path], is_of_runs: &dyn Fn(u64) -> bool, standing: &Stand
     let (mut out_of_reach, mut stuck) = (BTreeSet::new(), BTreeSet::new());
     let extents = [Extent::Hiding, Extent::Left, Extent::LikeDaemons, Extent::OfOthers];
     for extent in extents.into_iter().cycle().take(ROUNDS * extents.len()) {
-        // Nothing is ended for a lock that is free: who had it was about to end.
+        // Nothing is ended for a lock that is free: the process that had it was about to end.
         if !locked.iter().any(|path| is_held(path)) {
             return Freed { is_free: true, ..Freed::default() };
         }

@@ -237,7 +237,7 @@ impl Keepers {
         }
         link.group.as_ref().inspect(|group| group.kill());
         let mut swept = self.sweep().await;
-        // Who minds dead keepers may have given it up while this waited for its turn.
+        // The task that minds dead keepers may have given it up while this waited for its turn.
         if swept == Swept::All && self.pool().stuck.iter().any(|pid| !before.contains(pid)) {
             swept = Swept::Stuck;
         }
