@@ -296,7 +296,8 @@ fn start(runs: usize, events: usize) {
         let restored = restore(dir.path(), &config, false).unwrap();
         let took = begun.elapsed();
         assert_eq!(restored.engine.counts().values().sum::<u32>(), live);
-        assert_eq!(restored.engine.last_seq(), engine.last_seq());
+        // A start that cannot tell whether it goes on from the latest history begins another epoch, further on.
+        assert!(restored.engine.last_seq() >= engine.last_seq());
         println!(
             "start from {} events of {live} live runs: {took:.2?}, {:.2} µs an event; {} bytes an event on disk",
             engine.last_seq(),
