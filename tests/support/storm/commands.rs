@@ -46,8 +46,8 @@ pub(super) fn submit_and_wait(shared: &Shared, mut chance: Chance) {
             }
             // A message that came when all had been said asks for more than the script has.
             1 => told.ended(&id, "failed", None),
-            // Cancelled; unreachable for too long; not yet.
-            5 | 7 | 8 => {}
+            // Cancelled; unreachable for too long; not yet; held by a full disk.
+            5 | 7 | 8 | 75 => {}
             _ => told.wrong.push(format!("harnessctl wait {id}: {output}")),
         }
     }
@@ -120,7 +120,9 @@ fn settle(shared: &Shared, chance: &mut Chance, words: &[&str]) -> Option<(u64, 
         let output = shared.place.ctl(&words);
         match output.code {
             0 => return Some((era, output.stdout)),
-            7 | 75 if shared.mood() != Mood::Over => {}
+            7 | 75 if shared.mood() != Mood::Over => {
+                shared.told().put_off.insert(words.join(" "), output.to_string());
+            }
             _ => {
                 shared.told().wrong.push(format!("harnessctl {words:?}: {output}"));
                 return None;

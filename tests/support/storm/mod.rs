@@ -28,6 +28,9 @@ pub use told::Told;
 
 use crate::{LOOK_AGAIN, PATIENCE, Place, now};
 
+/// Lines of the daemon's log that are told where something does not end.
+const LOG_LINES: usize = 40;
+
 /// Runs that may be live before a submitter waits.
 const MOST_LIVE: u64 = 60;
 
@@ -86,6 +89,16 @@ impl Shared {
         let open = told.submits.iter().filter(|(_, submit)| submit.is_open()).map(|(number, _)| *number).collect();
         drop(told);
         (open, live(&self.place))
+    }
+
+    /// What the daemon says of itself, and the end of its log.
+    fn state(&self) -> String {
+        let status = self.place.rpc("daemon.status", json!({}));
+        let log = std::fs::read_to_string(self.place.path("daemon.log")).unwrap_or_default();
+        let from = log.lines().count().saturating_sub(LOG_LINES);
+        let last: Vec<&str> = log.lines().skip(from).collect();
+        let told = self.told();
+        format!("told: {:?}; put off: {:#?}; {status}\n{}", told.counts, told.put_off, last.join("\n"))
     }
 
     /// Lets one client loose.
@@ -170,7 +183,7 @@ impl Storm {
             if open.is_empty() && live == 0 {
                 break;
             }
-            assert!(now() < end, "submits {open:?} are still tried, and {live} runs live");
+            assert!(now() < end, "submits {open:?} are still tried, and {live} runs live; {}", self.shared.state());
             thread::sleep(LOOK_AGAIN);
         }
         self.shared.mood.store(Mood::Over as u8, Ordering::SeqCst);

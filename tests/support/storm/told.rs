@@ -41,6 +41,8 @@ pub struct Told {
 pub struct Promises {
     /// Submits by their number, which the run bears as a label.
     pub submits: BTreeMap<u64, Submit>,
+    /// Commands that were put off, and what each said last.
+    pub put_off: BTreeMap<String, String>,
     /// Runs that a retry or a message made: by id, the run that they came from.
     pub made: BTreeMap<String, String>,
     /// Answers that were taken: interaction, run, text.
